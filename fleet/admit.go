@@ -1,0 +1,338 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// claim is one lane of an instance, held. It has one owner, who gives it back once.
+type claim struct {
+	instance *instance
+	state    Instance // as it was when the lane was had
+	others   int      // lanes we held there besides
+	given    bool
+}
+
+// waiter is a request, or the rest of one, that looks for a lane.
+type waiter struct {
+	Request
+	needs  Needs
+	policy *Applied
+	failed []*node // that failed this request and do not get it again
+	cursor int     // of round_robin, drawn once
+
+	settled chan struct{} // closed when claim or err is set
+	claim   *claim
+	err     error
+	why     error // why it has to wait, as the answer when it waited too long
+}
+
+func (w *waiter) settle(c *claim, err error) {
+	w.claim, w.err = c, err
+	close(w.settled)
+}
+
+func (w *waiter) isSettled() bool { return w.claim != nil || w.err != nil }
+
+// Admit takes a request in: it waits for a lane of an instance that serves the
+// model, and holds it for the session that it returns. Errors are *[RequestError].
+func (m *Manager) Admit(ctx context.Context, a *Applied, r Request) (*Session, error) {
+	if err := m.enter(); err != nil {
+		return nil, err
+	}
+	s := &Session{m: m, policy: a, request: r, began: time.Now()}
+	c, err := m.place(ctx, &waiter{Request: r, policy: a}, false)
+	if err != nil {
+		s.end(err)
+		return nil, err
+	}
+	s.hold(c)
+	s.record.Waited = time.Since(s.began)
+	return s, nil
+}
+
+// place finds a lane for w, now or when one is free. first puts it before all that
+// wait: somebody already reads its answer.
+func (m *Manager) place(ctx context.Context, w *waiter, first bool) (*claim, error) {
+	if ctx.Err() != nil {
+		return nil, cancelled(ctx)
+	}
+	limit := w.policy.Wait
+	if !w.Deadline.IsZero() {
+		limit = min(limit, time.Until(w.Deadline))
+	}
+	if err := m.enqueue(w, first); err != nil {
+		return nil, err
+	}
+	expired := time.NewTimer(limit)
+	defer expired.Stop()
+	select {
+	case <-w.settled:
+		return w.claim, w.err
+	case <-ctx.Done():
+		if m.withdraw(w) && w.claim != nil {
+			m.giveBack(w.claim)
+		}
+		return nil, cancelled(ctx)
+	case <-expired.C:
+		if m.withdraw(w) {
+			return w.claim, w.err
+		}
+		return nil, w.why
+	}
+}
+
+// enqueue lets w wait, and everything that can be placed be placed.
+func (m *Manager) enqueue(w *waiter, first bool) error {
+	w.settled = make(chan struct{})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return &RequestError{Reason: ReasonStopping, Message: "the server is stopping"}
+	}
+	w.cursor = m.cursor
+	m.cursor++
+	if first {
+		m.waiting = slices.Insert(m.waiting, 0, w)
+		m.pump()
+		return nil
+	}
+	m.waiting = append(m.waiting, w)
+	m.pump()
+	if !w.isSettled() && len(m.waiting) > w.policy.Waiting {
+		m.waiting = slices.DeleteFunc(m.waiting, func(x *waiter) bool { return x == w })
+		return &RequestError{
+			Reason:     ReasonOverloaded,
+			Message:    fmt.Sprintf("all lanes are taken and %d requests wait already; try again later", w.policy.Waiting),
+			RetryAfter: busyRetry,
+		}
+	}
+	return nil
+}
+
+// withdraw takes w out of the queue; true: it was settled before.
+func (m *Manager) withdraw(w *waiter) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if w.isSettled() {
+		return true
+	}
+	m.waiting = slices.DeleteFunc(m.waiting, func(x *waiter) bool { return x == w })
+	return false
+}
+
+// pump settles every waiting request that can be settled, in their order. Whoever
+// changes what placement sees calls it under the lock.
+func (m *Manager) pump() {
+	stuck := make(map[string]bool) // models without a free lane for a new request
+	m.waiting = slices.DeleteFunc(m.waiting, func(w *waiter) bool {
+		plain := len(w.failed) == 0 && w.needs == Needs{}
+		key := w.Model
+		if plain && stuck[key] && w.why != nil {
+			return false
+		}
+		c, err := m.choose(w)
+		switch {
+		case c != nil || err != nil:
+			w.settle(c, err)
+			return true
+		case plain:
+			stuck[key] = true
+		}
+		return false
+	})
+}
+
+// choose finds the best instance for w and takes a lane there, in one step. Neither
+// a claim nor an error: w has to wait, and w.why says for what.
+func (m *Manager) choose(w *waiter) (*claim, error) {
+	now := time.Now()
+	found := m.search(w, now)
+	if len(found.able) == 0 {
+		return nil, m.nobody(w, found, now)
+	}
+	c := chooser{
+		placement: w.policy.Placement,
+		poolHigh:  w.policy.PoolHigh,
+		now:       now,
+		cursor:    w.cursor,
+		nodes:     len(m.nodes),
+	}
+	s := shape{prompt: max(w.Prompt, w.needs.Prompt), out: w.Out}
+	if n := m.warm.node(w.Model, w.Session); n != nil {
+		for _, x := range found.able {
+			if x.Node == n.name {
+				s.warm = x.Instance
+			}
+		}
+	}
+	for _, x := range c.rank(found.able, s) {
+		if x.held < x.lanes() {
+			return m.take(found.of[x.Instance], w), nil
+		}
+	}
+	w.why = &RequestError{
+		Reason:     ReasonExpired,
+		Message:    fmt.Sprintf("no lane became free within %s; all instances of the model are busy", w.policy.Wait),
+		RetryAfter: busyRetry,
+	}
+	return nil, nil
+}
+
+// busyRetry is after how long a caller is told to come back when all is busy.
+const busyRetry = 2 * time.Second
+
+// take holds a lane of the instance.
+func (m *Manager) take(i *instance, w *waiter) *claim {
+	c := &claim{instance: i, others: i.held}
+	i.held++
+	i.sessions++
+	c.state = i.Instance
+	m.warm.ran(w.Model, w.Session, i.node)
+	return c
+}
+
+// giveBack gives the lane back; a second time does nothing.
+func (m *Manager) giveBack(c *claim) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c.given {
+		return
+	}
+	c.given = true
+	c.instance.held--
+	c.instance.sessions--
+	m.dropUnwanted()
+	m.pump()
+}
+
+// found is what a search through the fleet came to.
+type found struct {
+	able   []candidate // up, ready and fit to serve
+	of     map[*Instance]*instance
+	known  int       // instances that serve the model, usable or not
+	widest Tokens    // of their contexts
+	narrow int       // left out because the request is too long for them
+	other  int       // left out because they cannot go on with the answer
+	hope   bool      // something may come back that could serve
+	next   time.Time // when that is probed next
+}
+
+// search looks at all instances of the policy's nodes.
+func (m *Manager) search(w *waiter, now time.Time) found {
+	f := found{of: make(map[*Instance]*instance)}
+	model := w.Model
+	if model == "" {
+		model = onlyModel(w.policy.nodes)
+	}
+	for _, n := range w.policy.nodes {
+		if slices.Contains(w.failed, n) {
+			f.known++
+			continue
+		}
+		if !n.learned {
+			f.hopes(n, n.probing || now.Sub(n.added) < w.policy.Wait)
+			continue
+		}
+		for _, i := range n.instances {
+			if !i.gone && model != "" && i.Serves(model) {
+				f.see(n, i, w, now)
+			}
+		}
+	}
+	return f
+}
+
+// onlyModel is the model of a fleet that serves one; empty: it serves none or many.
+func onlyModel(nodes []*node) string {
+	var only string
+	for _, n := range nodes {
+		for _, i := range n.instances {
+			if i.gone || i.Model == only {
+				continue
+			}
+			if only != "" {
+				return ""
+			}
+			only = i.Model
+		}
+	}
+	return only
+}
+
+// see sorts one instance that serves the model in.
+func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
+	f.known++
+	f.widest = max(f.widest, i.Context)
+	switch {
+	case w.needs.Prompt > 0 && i.Context > 0 && i.Context < w.needs.Prompt:
+		f.narrow++
+	case w.needs.Fingerprint != "" && w.needs.Fingerprint != i.Fingerprint, !i.Features.Has(w.needs.Features):
+		f.other++
+	case n.down != nil:
+		f.hopes(n, now.Sub(n.down.since) < w.policy.Wait)
+	case i.State != StateReady && i.State != StateSleeping:
+		f.hopes(n, i.State == StateLoading)
+	default:
+		f.able = append(f.able, candidate{Instance: &i.Instance, index: n.index, held: i.held, sessions: i.sessions})
+		f.of[&i.Instance] = i
+	}
+}
+
+func (f *found) hopes(n *node, hope bool) {
+	f.hope = f.hope || hope
+	if n.down != nil && (f.next.IsZero() || n.down.nextProbe.Before(f.next)) {
+		f.next = n.down.nextProbe
+	}
+}
+
+// nobody says why nothing can serve w now: as its answer, or, while something may
+// come back, as w.why.
+func (m *Manager) nobody(w *waiter, f found, now time.Time) error {
+	away := &RequestError{
+		Reason:     ReasonNoNode,
+		Message:    "no server that serves this model is up",
+		RetryAfter: max(time.Second, f.next.Sub(now)),
+	}
+	if f.hope {
+		w.why = away
+		return nil
+	}
+	switch {
+	case len(w.policy.nodes) == 0:
+		away.Message, away.RetryAfter = "no server is configured", 0
+		return away
+	case f.narrow > 0 && f.other == 0:
+		return &RequestError{
+			Reason:  ReasonTooLong,
+			Message: fmt.Sprintf("the request is %d tokens long; the largest context is %d tokens", w.needs.Prompt, f.widest),
+			Len:     w.needs.Prompt, Max: f.widest,
+		}
+	case f.known == 0 && m.anyLearned(w.policy):
+		return &RequestError{Reason: ReasonUnknownModel, Message: unknownModel(w.Model)}
+	}
+	return away
+}
+
+func unknownModel(model string) string {
+	if model == "" {
+		return "the request names no model, and more than one is served; GET /v1/models lists them"
+	}
+	const shown = 128
+	if len(model) > shown {
+		model = strings.ToValidUTF8(model[:shown], "") + "…"
+	}
+	return fmt.Sprintf("the model %q does not exist; GET /v1/models lists those that do", model)
+}
+
+// anyLearned reports whether some node of the policy said what it serves.
+func (m *Manager) anyLearned(a *Applied) bool {
+	return slices.ContainsFunc(a.nodes, func(n *node) bool { return n.learned })
+}
+
+func cancelled(ctx context.Context) error {
+	return &RequestError{Reason: ReasonCancelled, Message: "the client left", Err: context.Cause(ctx)}
+}

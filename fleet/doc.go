@@ -1,0 +1,37 @@
+// Package fleet decides which model server answers a request, and what happens
+// when that one fails.
+//
+// A [Manager] knows nodes. A node is reached by a [Link] and offers instances, one
+// for each model; an instance has lanes, each of which runs one generation. A
+// [Policy] says which nodes there are and how to choose among them.
+//
+// The way of a request:
+//
+//	Manager.Admit(Request)   waits for a lane; choosing the instance and taking the
+//	    │                    lane is one step under one lock
+//	    ▼
+//	Session.Run(Job, write)
+//	    │   Job.Request(Instance)  what to send to this instance, now
+//	    │   Link.Run               sends it; for each event:
+//	    │       Job.Take           what the client may have of it
+//	    │       write              the client has it
+//	    │       Job.Delivered
+//	    │   the node fails: Job.Needs() says what another must be able to do; the
+//	    │   lane is given back, one of such an instance is taken, and again
+//	    ▼
+//	Job.End                  the closing bytes; the lane is given back, once
+//
+// An attempt fails in one of two ways. A [*NodeLost] is the node's fault: it is
+// marked down and probed until it answers, and the request moves. A
+// [*RequestError] is not: it is the answer, unless another server may see it
+// otherwise (declined, too long for this one).
+//
+// The package imports nothing else of this module and speaks neither HTTP nor
+// JSON: what a Job writes and a Link carries is opaque to it.
+//
+// # Locks
+//
+// Manager.applying is taken before Manager.mu, which guards everything else,
+// nodes and instances included. Links, jobs, observers and loggers are called
+// without a lock, Job and write from the goroutine of Session.Run only.
+package fleet

@@ -1,0 +1,255 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeLink is a node under the test's hand.
+type fakeLink struct {
+	mu        sync.Mutex
+	instances []Instance
+	down      error // what a probe answers; nil: it is up
+	run       func(ctx context.Context, a Assignment, take func(Event) error) error
+	tell      func(NodeState)
+	probes    []time.Time
+	running   int
+	most      int // generations at once
+	runs      int
+	closed    string
+}
+
+// serving makes a node of one ready instance that answers with say.
+func serving(model string, lanes int, say ...string) *fakeLink {
+	return &fakeLink{
+		instances: []Instance{{Model: model, State: StateReady, Lanes: lanes, Fingerprint: "f", Features: ContinueContent}},
+		run:       saying(say...),
+	}
+}
+
+// saying answers with the words, one an event.
+func saying(words ...string) func(context.Context, Assignment, func(Event) error) error {
+	return func(_ context.Context, _ Assignment, take func(Event) error) error {
+		for _, w := range words {
+			if err := take(Event{Kind: EventData, Data: []byte(w)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// losing answers with the words and is lost then.
+func losing(cause Cause, words ...string) func(context.Context, Assignment, func(Event) error) error {
+	return func(ctx context.Context, a Assignment, take func(Event) error) error {
+		if err := saying(words...)(ctx, a, take); err != nil {
+			return err
+		}
+		return &NodeLost{Node: "x", Cause: cause}
+	}
+}
+
+// blocking runs until the test lets it end or the client leaves.
+func blocking(end <-chan struct{}) func(context.Context, Assignment, func(Event) error) error {
+	return func(ctx context.Context, a Assignment, take func(Event) error) error {
+		select {
+		case <-end:
+			return saying("end.")(ctx, a, take)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (l *fakeLink) Run(ctx context.Context, a Assignment, take func(Event) error) error {
+	l.mu.Lock()
+	l.runs++
+	l.running++
+	l.most = max(l.most, l.running)
+	run := l.run
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		l.running--
+		l.mu.Unlock()
+	}()
+	return run(ctx, a, take)
+}
+
+func (l *fakeLink) Call(ctx context.Context, c Call) (Reply, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.probes = append(l.probes, time.Now())
+	if l.down != nil {
+		return Reply{}, l.down
+	}
+	if c.Op == OpProbe && l.tell != nil {
+		tell, s := l.tell, NodeState{Instances: l.instances}
+		l.mu.Unlock()
+		tell(s)
+		l.mu.Lock()
+	}
+	return Reply{}, nil
+}
+
+func (l *fakeLink) Watch(ctx context.Context, f func(NodeState)) {
+	l.mu.Lock()
+	l.tell = f
+	up, s := l.down == nil, NodeState{Instances: l.instances}
+	l.mu.Unlock()
+	if up {
+		f(s)
+	}
+	<-ctx.Done()
+}
+
+func (l *fakeLink) Close(reason string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = reason
+	return nil
+}
+
+func (l *fakeLink) set(f func(*fakeLink)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f(l)
+}
+
+func (l *fakeLink) ran() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.runs
+}
+
+func (l *fakeLink) probed() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.probes)
+}
+
+// fakeJob wants words up to one that ends with a full stop, and goes on from
+// those that were delivered.
+type fakeJob struct {
+	delivered []string
+	last      string
+	rigid     bool // it cannot go on once something is delivered
+	requests  []string
+	take      func(Event) ([]byte, error) // instead of taking
+}
+
+func (j *fakeJob) Request(i Instance) (Assignment, error) {
+	j.requests = append(j.requests, i.Node)
+	return Assignment{Body: []byte(strings.Join(j.delivered, " "))}, nil
+}
+
+func (j *fakeJob) Take(e Event) ([]byte, error) {
+	if j.take != nil {
+		return j.take(e)
+	}
+	if e.Kind != EventData {
+		return nil, nil
+	}
+	j.last = string(e.Data)
+	return e.Data, nil
+}
+
+func (j *fakeJob) Delivered() { j.delivered = append(j.delivered, j.last) }
+
+func (j *fakeJob) Needs() (Needs, error) {
+	n := len(j.delivered)
+	switch {
+	case n == 0:
+		return Needs{}, nil
+	case strings.HasSuffix(j.delivered[n-1], "."):
+		return Needs{Done: true}, nil
+	case j.rigid:
+		return Needs{}, &RequestError{Reason: ReasonLost, Message: "this answer cannot go on elsewhere"}
+	}
+	return Needs{Fingerprint: "f", Features: ContinueContent}, nil
+}
+
+func (j *fakeJob) End(err error) []byte {
+	if err != nil {
+		return []byte("error")
+	}
+	return []byte("[done]")
+}
+
+// fleet makes a manager with the nodes, named a, b, c… All are known when it
+// returns.
+func fleetOf(t *testing.T, change func(*Policy), links ...*fakeLink) (*Manager, *Applied) {
+	t.Helper()
+	m := New()
+	t.Cleanup(m.Close)
+	return m, apply(t, m, change, links...)
+}
+
+func apply(t *testing.T, m *Manager, change func(*Policy), links ...*fakeLink) *Applied {
+	t.Helper()
+	p := Policy{}
+	for i, l := range links {
+		name := string(rune('a' + i))
+		p.Nodes = append(p.Nodes, NodeSpec{Name: name, Identity: name, Open: func() (Link, error) { return l, nil }})
+	}
+	if change != nil {
+		change(&p)
+	}
+	a, err := m.Apply(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// ask runs one request and returns what the client got.
+func ask(m *Manager, a *Applied, j Job) (string, error) {
+	return askCtx(context.Background(), m, a, j)
+}
+
+func askCtx(ctx context.Context, m *Manager, a *Applied, j Job) (string, error) {
+	s, err := m.Admit(ctx, a, Request{Model: "m"})
+	if err != nil {
+		return "", err
+	}
+	var got []string
+	err = s.Run(ctx, j, func(b []byte) error {
+		got = append(got, string(b))
+		return nil
+	})
+	return strings.Join(got, " "), err
+}
+
+// quietNow fails unless nothing is held and nobody waits.
+func quietNow(t *testing.T, m *Manager) {
+	t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, n := range m.nodes {
+		for _, i := range n.instances {
+			if i.held != 0 || i.sessions != 0 {
+				t.Errorf("node %s: got %d lanes and %d sessions held, want none", n.name, i.held, i.sessions)
+			}
+		}
+	}
+	if m.sessions != 0 || len(m.waiting) != 0 {
+		t.Errorf("got %d sessions and %d waiting, want none", m.sessions, len(m.waiting))
+	}
+}
+
+func wantReason(t *testing.T, err error, want Reason) *RequestError {
+	t.Helper()
+	re, ok := errors.AsType[*RequestError](err)
+	if !ok || re.Reason != want {
+		t.Fatalf("got error %v, want the reason %s", err, want)
+	}
+	return re
+}

@@ -1,0 +1,137 @@
+package fleet
+
+import "context"
+
+// A Link reaches one node. fleet/llamacpp and linkf implement it.
+//
+// All methods may be called from several goroutines at once.
+type Link interface {
+	// Run runs one generation. It calls take for each event in order, from this
+	// goroutine, and returns nil when the server ended its answer, take's error
+	// if that was not nil, and otherwise a [*NodeLost] or a [*RequestError].
+	//
+	// A nil error is not proof of a whole answer: only the [Job], which reads the
+	// events, knows whether a finish reason came. When ctx ends, Run closes the
+	// connection, so that the server frees the lane, and returns ctx's cause.
+	Run(ctx context.Context, a Assignment, take func(Event) error) error
+
+	// Call does something short and idempotent.
+	Call(ctx context.Context, c Call) (Reply, error)
+
+	// Watch tells f what the node offers and carries, as soon as that is known and
+	// whenever it changes, until ctx ends. A link that has to ask for it does so
+	// only on [OpProbe]; when to ask, and when again, is the manager's decision.
+	Watch(ctx context.Context, f func(NodeState))
+
+	// Close ends the link. Generations that run through it end as lost.
+	Close(reason string) error
+}
+
+// A Job is what one client asked for: it writes the request for an instance,
+// reads the events, and knows what is still missing. It is one state machine,
+// used from one goroutine.
+type Job interface {
+	// Request returns what to send to this instance now: at first the client's
+	// request, after a failure the request for the rest.
+	Request(Instance) (Assignment, error)
+
+	// Take reads one event and returns the bytes that the client may have now:
+	// none while something is held back. The bytes are valid until the next call.
+	// An error ends the attempt.
+	Take(Event) (out []byte, err error)
+
+	// Delivered says that the bytes of the last Take were written to the client.
+	Delivered()
+
+	// Needs says what an instance must be able to do to go on from what was
+	// delivered, or the reason why nobody can.
+	Needs() (Needs, error)
+
+	// End returns the closing bytes (nil error), or the error end in the form of
+	// the path that was asked.
+	End(error) []byte
+}
+
+// Assignment is one generation for one instance.
+type Assignment struct {
+	// Path and Body are the request in the language of the model server. fleet
+	// does not look into them. Body must not be changed while Run runs.
+	Path string
+	Body []byte
+
+	// Model is the instance's model. The manager sets it.
+	Model string
+
+	// Patience bounds silence. The manager sets it.
+	Patience Patience
+}
+
+// EventKind says what an [Event] is.
+type EventKind uint8
+
+// The kinds of events.
+const (
+	EventOpen  EventKind = iota + 1 // the server accepted the request: it has a lane
+	EventData                       // one SSE payload
+	EventAlive                      // a sign of life without data: a ping
+)
+
+// Event is one thing that a node said during a generation.
+type Event struct {
+	Kind EventKind
+
+	// Data is one SSE payload, opaque to fleet, valid until take returns.
+	Data []byte
+
+	// Progress is set on an event that only tells how far the prefill is.
+	Progress *Progress
+
+	// Timings are the server's own figures, where the event carried them.
+	Timings *Timings
+}
+
+// Progress is how much of the prompt is in the cache of the server.
+type Progress struct {
+	Total     Tokens // of the prompt
+	Cached    Tokens // found in the cache
+	Processed Tokens // in the cache now, those found there included
+}
+
+// Timings are llama-server's figures for one generation so far. Cached + Prompt
+// is the length of the prompt; Predicted counts the end-of-text token too.
+type Timings struct {
+	Cached    Tokens
+	Prompt    Tokens
+	Predicted Tokens
+
+	PromptPerSecond    float64 // tokens/s; 0: not said
+	PredictedPerSecond float64 // tokens/s; 0: not said
+}
+
+// Op names what a [Call] is for.
+type Op uint8
+
+// The operations of a [Call].
+const (
+	OpProbe  Op = iota + 1 // learn what the node offers, and tell Watch's f before the reply
+	OpHealth               // only see whether it answers
+)
+
+// Call is a short, idempotent request to a node.
+type Call struct {
+	Op Op
+}
+
+// Reply is what a model server answered, for the layer that asked.
+type Reply struct {
+	Status int // in the protocol of the link; HTTP's for llama-server
+	Body   []byte
+}
+
+// NodeState is all that a node offers and carries.
+type NodeState struct {
+	Instances []Instance
+
+	// Down is why the node cannot be used, where the link itself noticed that.
+	Down error
+}

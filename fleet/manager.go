@@ -1,0 +1,231 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+)
+
+// Manager decides who waits, where a request runs and when it moves. One serves a
+// whole process and outlives configurations: what it knows stays, what is wanted
+// comes with each [Policy].
+type Manager struct {
+	ctx  context.Context // ends the goroutines of all nodes
+	stop context.CancelFunc
+	wg   sync.WaitGroup // of nodes
+
+	applying sync.Mutex // one Apply at a time; taken before mu
+
+	mu       sync.Mutex
+	nodes    []*node // in the order they were learned
+	applied  []*Applied
+	waiting  []*waiter
+	cursor   int         // of round_robin, over all requests
+	warm     *recentlyOn // where conversations ran last
+	sessions int         // admitted or being admitted, not ended
+	retired  bool        // closes with the last session
+	closed   bool
+}
+
+// New makes a manager with no nodes. It does nothing until a policy is applied.
+func New() *Manager {
+	ctx, stop := context.WithCancel(context.Background())
+	return &Manager{ctx: ctx, stop: stop, warm: newRecentlyOn()}
+}
+
+// Applied is one policy that a manager works by, next to others: those of a
+// configuration that is leaving and of the one that takes its place.
+type Applied struct {
+	Policy
+	m         *Manager
+	nodes     []*node // of the policy, in its order
+	withdrawn bool
+	released  bool
+}
+
+// Apply makes a policy the one in force. Nodes that an earlier policy named with
+// the same identity are kept as they are. On an error nothing has changed.
+func (m *Manager) Apply(p Policy) (*Applied, error) {
+	if err := p.Check(); err != nil {
+		return nil, err
+	}
+	p.defaults()
+	m.applying.Lock()
+	defer m.applying.Unlock()
+	fresh, err := m.open(p.Nodes)
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		discard(fresh)
+		return nil, errors.New("the fleet has ended")
+	}
+	a := &Applied{Policy: p, m: m}
+	for _, spec := range p.Nodes {
+		n := m.known(spec.Identity)
+		if n == nil {
+			n = fresh[spec.Identity]
+			n.index = len(m.nodes)
+			m.nodes = append(m.nodes, n)
+			m.start(n)
+		}
+		n.wanted++
+		n.state(spec)
+		a.nodes = append(a.nodes, n)
+	}
+	m.applied = append(m.applied, a)
+	m.pump()
+	return a, nil
+}
+
+// open makes the links of the nodes that are not there yet.
+func (m *Manager) open(specs []NodeSpec) (map[string]*node, error) {
+	fresh := make(map[string]*node)
+	for _, spec := range specs {
+		m.mu.Lock()
+		have := m.known(spec.Identity)
+		m.mu.Unlock()
+		if have != nil {
+			continue
+		}
+		link, err := spec.Open()
+		if err != nil {
+			discard(fresh)
+			return nil, fmt.Errorf("node %s: %w", spec.Name, err)
+		}
+		fresh[spec.Identity] = newNode(spec, link)
+	}
+	return fresh, nil
+}
+
+func discard(fresh map[string]*node) {
+	for _, n := range fresh {
+		_ = n.link.Close("its configuration was not taken")
+	}
+}
+
+// known returns the node with that identity which some policy still wants.
+func (m *Manager) known(identity string) *node {
+	i := slices.IndexFunc(m.nodes, func(n *node) bool { return n.identity == identity && n.wanted > 0 })
+	if i < 0 {
+		return nil
+	}
+	return m.nodes[i]
+}
+
+// InForce returns the policy that was applied last and not withdrawn, or nil.
+func (m *Manager) InForce() *Applied {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.inForce()
+}
+
+// logger is where an operator reads what happens now.
+func (m *Manager) logger() *slog.Logger {
+	if a := m.inForce(); a != nil {
+		return a.Log
+	}
+	return slog.New(slog.DiscardHandler)
+}
+
+func (m *Manager) inForce() *Applied {
+	for _, a := range slices.Backward(m.applied) {
+		if !a.withdrawn {
+			return a
+		}
+	}
+	return nil
+}
+
+// Withdraw takes the policy out of force: the one before it, if there is one,
+// holds again. Requests that came with this one go on by it.
+func (a *Applied) Withdraw() {
+	a.m.mu.Lock()
+	defer a.m.mu.Unlock()
+	a.withdrawn = true
+}
+
+// Release gives the policy's nodes back. Those that no other policy wants take no
+// further request and are closed when their last one has ended.
+func (a *Applied) Release() {
+	m := a.m
+	m.mu.Lock()
+	if a.released {
+		m.mu.Unlock()
+		return
+	}
+	a.withdrawn, a.released = true, true
+	m.applied = slices.DeleteFunc(m.applied, func(x *Applied) bool { return x == a })
+	for _, n := range a.nodes {
+		n.wanted--
+	}
+	m.dropUnwanted()
+	m.pump()
+	m.mu.Unlock()
+}
+
+// dropUnwanted lets go of nodes that no policy wants and no request uses.
+func (m *Manager) dropUnwanted() {
+	kept := m.nodes[:0]
+	for _, n := range m.nodes {
+		if n.wanted > 0 || n.busy() {
+			n.index = len(kept)
+			kept = append(kept, n)
+			continue
+		}
+		n.cancel()
+	}
+	clear(m.nodes[len(kept):])
+	m.nodes = kept
+}
+
+// Retire lets the manager end with its last session.
+func (m *Manager) Retire() {
+	m.mu.Lock()
+	m.retired = true
+	idle := m.sessions == 0
+	m.mu.Unlock()
+	if idle {
+		m.Close()
+	}
+}
+
+// Close ends all nodes and waits for their goroutines. Requests that still run
+// end as lost.
+func (m *Manager) Close() {
+	m.mu.Lock()
+	m.closed = true
+	for _, w := range m.waiting {
+		w.settle(nil, &RequestError{Reason: ReasonStopping, Message: "the server is stopping"})
+	}
+	m.waiting = nil
+	m.mu.Unlock()
+	m.stop()
+	m.wg.Wait()
+}
+
+// enter counts a session, so that the manager outlives it.
+func (m *Manager) enter() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return &RequestError{Reason: ReasonStopping, Message: "the server is stopping"}
+	}
+	m.sessions++
+	return nil
+}
+
+func (m *Manager) leave() {
+	m.mu.Lock()
+	m.sessions--
+	last := m.retired && m.sessions == 0
+	m.mu.Unlock()
+	if last {
+		m.Close()
+	}
+}

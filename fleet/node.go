@@ -1,0 +1,317 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// node is one node and what is known of it. The fields above index never change;
+// the others are guarded by the manager's mutex.
+type node struct {
+	name, address, identity string
+
+	link   Link
+	cancel context.CancelFunc
+	lost   chan struct{} // has room for one: somebody saw the node fail
+
+	index     int // in the manager's list
+	wanted    int // policies that name it
+	instances []*instance
+
+	learned bool // it said once what it offers
+	added   time.Time
+	down    *downtime // nil: up
+	heard   time.Time // last sign of life
+	probing bool      // the first probe is not over yet
+}
+
+// downtime is an outage.
+type downtime struct {
+	since     time.Time
+	cause     Cause
+	why       string // for an operator
+	nextProbe time.Time
+}
+
+// instance is an Instance with what we do there.
+type instance struct {
+	Instance          // what the node said, with what the configuration states
+	said     Instance // what the node said
+	node     *node
+	held     int   // lanes we hold
+	sessions int   // sessions placed there and not ended
+	gone     bool  // the node does not offer it any more
+	measured Rates // from answers of ours; 0: none yet
+}
+
+func newNode(spec NodeSpec, link Link) *node {
+	return &node{
+		name:     spec.Name,
+		address:  spec.Address,
+		identity: spec.Identity,
+		link:     link,
+		lost:     make(chan struct{}, 1),
+		added:    time.Now(),
+		probing:  true,
+	}
+}
+
+// state applies what the configuration states about the node's instances.
+func (n *node) state(spec NodeSpec) {
+	for _, i := range n.instances {
+		i.settle(spec)
+	}
+}
+
+// settle makes one picture of what the node said, what the configuration states
+// and what we measured ourselves.
+func (i *instance) settle(spec NodeSpec) {
+	i.Instance = i.said
+	i.Node = i.node.name
+	i.Lanes = cmp.Or(spec.Lanes, i.said.Lanes)
+	i.Context = cmp.Or(spec.Context, i.said.Context)
+	i.Rates.Prefill = cmp.Or(i.measured.Prefill, i.said.Rates.Prefill, spec.Rates.Prefill)
+	i.Rates.Decode = cmp.Or(i.measured.Decode, i.said.Rates.Decode, spec.Rates.Decode)
+}
+
+// busy reports whether a session still counts on the node.
+func (n *node) busy() bool {
+	return slices.ContainsFunc(n.instances, func(i *instance) bool { return i.held > 0 || i.sessions > 0 })
+}
+
+// start runs the node's goroutines until its context ends: one that listens to the
+// link, one that probes.
+func (m *Manager) start(n *node) {
+	ctx, cancel := context.WithCancel(m.ctx)
+	n.cancel = cancel
+	m.wg.Go(func() {
+		watching := make(chan struct{})
+		go func() {
+			defer close(watching)
+			n.link.Watch(ctx, func(s NodeState) { m.report(n, s) })
+		}()
+		m.tend(ctx, n)
+		<-watching
+		_ = n.link.Close("the node is no longer wanted")
+	})
+}
+
+const (
+	firstRetry  = 250 * time.Millisecond
+	probeLimit  = 30 * time.Second // for all that a link asks in one probe
+	healthLimit = 5 * time.Second
+)
+
+// tend probes the node when it is new, when it was lost, and when nothing was
+// heard of it for long.
+func (m *Manager) tend(ctx context.Context, n *node) {
+	var wait time.Duration // before the next probe
+	for ctx.Err() == nil {
+		if !pause(ctx, wait) {
+			return
+		}
+		if m.call(ctx, n, OpProbe, probeLimit) != nil {
+			wait = m.probeLater(n, wait)
+			continue
+		}
+		if wait = m.untilLost(ctx, n); wait > 0 {
+			m.probeIn(n, wait)
+		}
+	}
+}
+
+// untilLost returns when the node needs a probe, and how long that should wait.
+func (m *Manager) untilLost(ctx context.Context, n *node) time.Duration {
+	for {
+		idle := time.NewTimer(m.retryOf(n))
+		select {
+		case <-ctx.Done():
+			idle.Stop()
+			return 0
+		case <-n.lost:
+			idle.Stop()
+			return m.firstWait(n)
+		case <-idle.C:
+		}
+		if m.quiet(n) && m.call(ctx, n, OpHealth, healthLimit) != nil {
+			return firstRetry
+		}
+	}
+}
+
+// call makes a call and lets its outcome speak for the node.
+func (m *Manager) call(ctx context.Context, n *node, op Op, limit time.Duration) error {
+	limited, cancel := context.WithTimeoutCause(ctx, limit, errors.New("no answer within "+limit.String()))
+	defer cancel()
+	_, err := n.link.Call(limited, Call{Op: op})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		m.markDown(n, err)
+		return err
+	}
+	m.markUp(n)
+	return nil
+}
+
+// probeLater doubles the wait for the next probe, up to the policy's limit, and
+// spreads it, so that a whole rack that comes back is not probed at one moment.
+func (m *Manager) probeLater(n *node, last time.Duration) time.Duration {
+	next := min(max(firstRetry, 2*last), m.retryOf(n))
+	next -= time.Duration(rand.Int64N(int64(next)/4 + 1))
+	m.probeIn(n, next)
+	return next
+}
+
+func (m *Manager) probeIn(n *node, wait time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n.down != nil {
+		n.down.nextProbe = time.Now().Add(wait)
+	}
+}
+
+// firstWait is how long the first probe after a loss waits. A port that refuses
+// needs a moment; any other loss may have been one connection only.
+func (m *Manager) firstWait(n *node) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n.down != nil && (n.down.cause == CauseRefused || n.down.cause == CauseLoading) {
+		return firstRetry
+	}
+	return time.Millisecond
+}
+
+// retryOf is the longest wait between probes of the node, by the newest policy
+// that wants it.
+func (m *Manager) retryOf(n *node) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, a := range slices.Backward(m.applied) {
+		if slices.Contains(a.nodes, n) {
+			return a.Retry
+		}
+	}
+	return 10 * time.Second
+}
+
+// quiet reports whether nothing was heard of the node for as long as a probe waits.
+func (m *Manager) quiet(n *node) bool {
+	retry := m.retryOf(n)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return n.down == nil && time.Since(n.heard) >= retry
+}
+
+// report takes what a link says of its node.
+func (m *Manager) report(n *node, s NodeState) {
+	if s.Down != nil {
+		m.markDown(n, s.Down)
+		n.nudge()
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n.learned, n.heard = true, time.Now()
+	spec := m.specOf(n)
+	for _, i := range n.instances {
+		i.gone = true
+	}
+	for _, said := range s.Instances {
+		i := n.instance(said.Model)
+		i.said, i.gone = said, false
+		i.settle(spec)
+	}
+	n.instances = slices.DeleteFunc(n.instances, func(i *instance) bool {
+		return i.gone && i.held == 0 && i.sessions == 0
+	})
+	m.pump()
+}
+
+// instance returns the node's instance of a model, a new one if need be.
+func (n *node) instance(model string) *instance {
+	for _, i := range n.instances {
+		if i.Model == model {
+			return i
+		}
+	}
+	i := &instance{node: n}
+	n.instances = append(n.instances, i)
+	return i
+}
+
+// specOf is what the newest policy that wants the node states about it.
+func (m *Manager) specOf(n *node) NodeSpec {
+	for _, a := range slices.Backward(m.applied) {
+		if i := slices.Index(a.nodes, n); i >= 0 {
+			return a.Nodes[i]
+		}
+	}
+	return NodeSpec{}
+}
+
+// nudge wakes the prober.
+func (n *node) nudge() {
+	select {
+	case n.lost <- struct{}{}:
+	default:
+	}
+}
+
+// markDown notes that the node failed. Only the change is logged.
+func (m *Manager) markDown(n *node, err error) {
+	cause := CauseTimedOut
+	if lost, ok := errors.AsType[*NodeLost](err); ok {
+		cause = lost.Cause
+	}
+	m.mu.Lock()
+	fresh := n.down == nil
+	if fresh {
+		n.down = &downtime{since: time.Now(), nextProbe: time.Now().Add(firstRetry)}
+		if !n.learned {
+			n.down.since = n.added
+		}
+	}
+	worse := fresh || n.down.cause != cause
+	n.down.cause, n.down.why = cause, err.Error()
+	n.probing = false
+	log := m.logger()
+	m.pump()
+	m.mu.Unlock()
+	if worse {
+		log.Warn("node is down", "node", n.name, "cause", string(cause), "error", err.Error())
+	}
+}
+
+// markUp notes that the node answered.
+func (m *Manager) markUp(n *node) {
+	m.mu.Lock()
+	was := n.down
+	n.down, n.heard, n.probing = nil, time.Now(), false
+	log := m.logger()
+	m.pump()
+	m.mu.Unlock()
+	if was != nil {
+		log.Info("node is up", "node", n.name, "down_for", time.Since(was.since).Round(time.Millisecond))
+	}
+}
+
+// pause waits; false: the context ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,346 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestAnswerIsHandedOnAndTheLaneGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, a := fleetOf(t, nil, serving("m", 1, "one", "two."))
+		synctest.Wait()
+		got, err := ask(m, a, &fakeJob{})
+		if got != "one two. [done]" || err != nil {
+			t.Errorf("got %q, %v", got, err)
+		}
+		quietNow(t, m)
+	})
+}
+
+func TestLostNodeIsReplacedAndNothingIsRepeated(t *testing.T) {
+	for _, cause := range []Cause{CauseReset, CauseClosed, CauseStalled, CauseCrashed} {
+		synctest.Test(t, func(t *testing.T) {
+			x, y := serving("m", 1), serving("m", 1, "three.")
+			x.run = losing(cause, "one", "two")
+			m, a := fleetOf(t, nil, x, y)
+			synctest.Wait()
+			j := &fakeJob{}
+			got, err := ask(m, a, j)
+			if got != "one two three. [done]" || err != nil {
+				t.Errorf("%s: got %q, %v", cause, got, err)
+			}
+			if !slices.Equal(j.requests, []string{"a", "b"}) {
+				t.Errorf("%s: asked %v", cause, j.requests)
+			}
+			quietNow(t, m)
+		})
+	}
+}
+
+func TestStreamThatEndsEarlyIsALostNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, a := fleetOf(t, nil, serving("m", 1, "one"), serving("m", 1, "two."))
+		synctest.Wait()
+		if got, err := ask(m, a, &fakeJob{}); got != "one two. [done]" || err != nil {
+			t.Errorf("got %q, %v", got, err)
+		}
+	})
+}
+
+func TestWholeAnswerIsWholeThoughItsNodeIsLostThen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := serving("m", 1)
+		x.run = losing(CauseReset, "one.")
+		m, a := fleetOf(t, nil, x)
+		synctest.Wait()
+		if got, err := ask(m, a, &fakeJob{}); got != "one. [done]" || err != nil {
+			t.Errorf("got %q, %v", got, err)
+		}
+	})
+}
+
+func TestFailedNodeDoesNotGetTheRequestAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, y := serving("m", 4), serving("m", 4)
+		x.run, y.run = losing(CauseReset, "one"), losing(CauseReset, "two")
+		m, a := fleetOf(t, nil, x, y)
+		synctest.Wait()
+		got, err := ask(m, a, &fakeJob{})
+		wantReason(t, err, ReasonLost)
+		if got != "one two" || x.ran() != 1 || y.ran() != 1 {
+			t.Errorf("got %q after %d and %d runs", got, x.ran(), y.ran())
+		}
+		quietNow(t, m)
+	})
+}
+
+func TestAttemptsAndLossesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var links []*fakeLink
+		for range 8 {
+			l := serving("m", 1)
+			l.run = losing(CauseReset)
+			links = append(links, l)
+		}
+		m, a := fleetOf(t, func(p *Policy) { p.Attempts = 7 }, links...)
+		synctest.Wait()
+		_, err := ask(m, a, &fakeJob{})
+		wantReason(t, err, ReasonLost)
+		runs := 0
+		for _, l := range links {
+			runs += l.ran()
+		}
+		if runs != maxLost+1 {
+			t.Errorf("got %d attempts, want %d", runs, maxLost+1)
+		}
+	})
+}
+
+func TestWhatCannotGoOnIsNotRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, y := serving("m", 1), serving("m", 1, "again.")
+		x.run = losing(CauseReset, "one")
+		m, a := fleetOf(t, nil, x, y)
+		synctest.Wait()
+		got, err := ask(m, a, &fakeJob{rigid: true})
+		if re := wantReason(t, err, ReasonLost); re.Message != "this answer cannot go on elsewhere" {
+			t.Errorf("got message %q", re.Message)
+		}
+		if got != "one" || y.ran() != 0 {
+			t.Errorf("got %q, and the other node ran %d times", got, y.ran())
+		}
+	})
+}
+
+func TestGoingOnNeedsTheSameModelAndTheFeature(t *testing.T) {
+	for name, spoil := range map[string]func(*Instance){
+		"another fingerprint": func(i *Instance) { i.Fingerprint = "g" },
+		"no fingerprint":      func(i *Instance) { i.Fingerprint = "" },
+		"cannot continue":     func(i *Instance) { i.Features = 0 },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			x, y := serving("m", 1), serving("m", 1, "two.")
+			x.run = losing(CauseReset, "one")
+			spoil(&y.instances[0])
+			m, a := fleetOf(t, nil, x, y)
+			synctest.Wait()
+			_, err := ask(m, a, &fakeJob{})
+			wantReason(t, err, ReasonLost)
+			if y.ran() != 0 {
+				t.Errorf("%s: it was asked all the same", name)
+			}
+		})
+	}
+}
+
+func TestRequestErrorIsTheAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, y := serving("m", 1), serving("m", 1, "one.")
+		said := &RequestError{Reason: ReasonRefused, Message: "no such field", Reply: &Reply{Status: 400}}
+		x.run = func(context.Context, Assignment, func(Event) error) error { return said }
+		m, a := fleetOf(t, nil, x, y)
+		synctest.Wait()
+		if _, err := ask(m, a, &fakeJob{}); !errors.Is(err, said) || y.ran() != 0 {
+			t.Errorf("got %v, and the other node ran %d times", err, y.ran())
+		}
+		if st := m.Status(); st.Up != 2 {
+			t.Errorf("got %d nodes up, want 2: a wrong request is not its fault", st.Up)
+		}
+	})
+}
+
+func TestDeclinedRequestIsTriedElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, y := serving("m", 1), serving("m", 1, "one.")
+		x.run = func(context.Context, Assignment, func(Event) error) error {
+			return &RequestError{Reason: ReasonDeclined, Message: "not here"}
+		}
+		m, a := fleetOf(t, nil, x, y)
+		synctest.Wait()
+		if got, err := ask(m, a, &fakeJob{}); got != "one. [done]" || err != nil {
+			t.Errorf("got %q, %v", got, err)
+		}
+		if st := m.Status(); st.Up != 2 {
+			t.Errorf("got %d nodes up, want 2", st.Up)
+		}
+	})
+}
+
+func TestSameWordFromTwoServersIsTheAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		strange := func(context.Context, Assignment, func(Event) error) error {
+			return &RequestError{Reason: ReasonRefused, Message: "strange", Again: true}
+		}
+		x, y, z := serving("m", 1), serving("m", 1), serving("m", 1)
+		x.run, y.run, z.run = strange, strange, strange
+		m, a := fleetOf(t, nil, x, y, z)
+		synctest.Wait()
+		_, err := ask(m, a, &fakeJob{})
+		wantReason(t, err, ReasonRefused)
+		if n := x.ran() + y.ran() + z.ran(); n != 2 {
+			t.Errorf("got %d attempts, want 2", n)
+		}
+	})
+}
+
+func TestTooLongGoesOnlyWhereItFits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		small, mid, big := serving("m", 1), serving("m", 1, "wrong."), serving("m", 1, "one.")
+		small.instances[0].Context, mid.instances[0].Context, big.instances[0].Context = 100, 200, 300
+		small.run = func(context.Context, Assignment, func(Event) error) error {
+			return &RequestError{Reason: ReasonTooLong, Len: 250, Max: 100}
+		}
+		m, a := fleetOf(t, nil, small, mid, big)
+		synctest.Wait()
+		if got, err := ask(m, a, &fakeJob{}); got != "one. [done]" || err != nil {
+			t.Errorf("got %q, %v", got, err)
+		}
+		big.set(func(l *fakeLink) {
+			l.run = func(context.Context, Assignment, func(Event) error) error { return nil }
+		})
+		small.set(func(l *fakeLink) {
+			l.run = func(context.Context, Assignment, func(Event) error) error {
+				return &RequestError{Reason: ReasonTooLong, Len: 900, Max: 100}
+			}
+		})
+		_, err := ask(m, a, &fakeJob{})
+		if re := wantReason(t, err, ReasonTooLong); re.Len != 900 || re.Max != 300 {
+			t.Errorf("got %d tokens against %d, want 900 against 300, the widest", re.Len, re.Max)
+		}
+	})
+}
+
+func TestClientThatLeavesFreesTheLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := serving("m", 1)
+		x.run = blocking(nil)
+		m, a := fleetOf(t, nil, x)
+		synctest.Wait()
+		ctx, leave := context.WithCancel(context.Background())
+		ended := make(chan error)
+		go func() { _, err := askCtx(ctx, m, a, &fakeJob{}); ended <- err }()
+		synctest.Wait()
+		leave()
+		wantReason(t, <-ended, ReasonCancelled)
+		quietNow(t, m)
+		if st := m.Status(); st.Up != 1 {
+			t.Error("the node was blamed for the client's leaving")
+		}
+	})
+}
+
+func TestClientThatDoesNotReadFreesTheLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, a := fleetOf(t, nil, serving("m", 1, "one", "two."))
+		synctest.Wait()
+		s, err := m.Admit(t.Context(), a, Request{Model: "m"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = s.Run(t.Context(), &fakeJob{}, func([]byte) error { return errors.New("broken pipe") })
+		wantReason(t, err, ReasonCancelled)
+		quietNow(t, m)
+	})
+}
+
+func TestPanicFreesTheLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, a := fleetOf(t, nil, serving("m", 1, "one"))
+		synctest.Wait()
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("the panic was swallowed")
+				}
+			}()
+			_, _ = ask(m, a, &fakeJob{take: func(Event) ([]byte, error) { panic("fault") }})
+		}()
+		quietNow(t, m)
+	})
+}
+
+func TestSessionThatIsNotRunFreesTheLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, a := fleetOf(t, nil, serving("m", 1))
+		synctest.Wait()
+		s, err := m.Admit(t.Context(), a, Request{Model: "m"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+		s.Close()
+		quietNow(t, m)
+	})
+}
+
+func TestNothingIsReadWhileTheClientIsStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var taken []string
+		x := serving("m", 1)
+		x.run = func(_ context.Context, _ Assignment, take func(Event) error) error {
+			for _, w := range []string{"one", "two."} {
+				taken = append(taken, w)
+				if err := take(Event{Kind: EventData, Data: []byte(w)}); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		m, a := fleetOf(t, nil, x)
+		synctest.Wait()
+		s, err := m.Admit(t.Context(), a, Request{Model: "m"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		reads := make(chan struct{})
+		ended := make(chan error)
+		go func() { ended <- s.Run(t.Context(), &fakeJob{}, func([]byte) error { <-reads; return nil }) }()
+		synctest.Wait()
+		if !slices.Equal(taken, []string{"one"}) {
+			t.Errorf("got %v from the node while the client reads nothing, want only the first", taken)
+		}
+		close(reads)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestRecordTellsTheWholeStory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &listener{}
+		x, y := serving("m", 1), serving("m", 1)
+		x.run = losing(CauseReset, "role", "one", "two")
+		y.run = func(_ context.Context, _ Assignment, take func(Event) error) error {
+			time.Sleep(3 * time.Second)
+			return take(Event{Kind: EventData, Data: []byte("three."), Timings: &Timings{Predicted: 7}})
+		}
+		m, a := fleetOf(t, func(p *Policy) { p.Observer = o }, x, y)
+		synctest.Wait()
+		if _, err := ask(m, a, &fakeJob{}); err != nil {
+			t.Fatal(err)
+		}
+		want := Record{Model: "m", Node: "b", Outcome: OutcomeWhole, FirstToken: 1, Took: 3 * time.Second, Moves: 1, Generated: 9}
+		if len(o.ended) != 1 || o.ended[0] != want {
+			t.Errorf("got %+v, want %+v", o.ended, want)
+		}
+		if !slices.Equal(o.moved, []string{"a reset"}) || o.generated != 9 {
+			t.Errorf("got moves %v and %d tokens, want one from a, and 9", o.moved, o.generated)
+		}
+	})
+}
+
+// listener is an Observer that remembers. Requests of a test come one by one.
+type listener struct {
+	ended     []Record
+	moved     []string
+	generated Tokens
+}
+
+func (l *listener) Ended(r Record)                  { l.ended = append(l.ended, r) }
+func (l *listener) Moved(node, why string)          { l.moved = append(l.moved, node+" "+why) }
+func (l *listener) Generated(_, _ string, n Tokens) { l.generated += n }
