@@ -164,14 +164,14 @@ func (m *Manager) choose(w *waiter) (*claim, error) {
 	s := shape{prompt: max(w.Prompt, w.needs.Prompt), out: w.Out}
 	if n := m.warm.node(w.Model, w.Session); n != nil {
 		for _, x := range found.able {
-			if x.Node == n.name {
+			if x.owner.node == n {
 				s.warm = x.Instance
 			}
 		}
 	}
 	for _, x := range c.rank(found.able, s) {
 		if x.held < x.lanes() {
-			return m.take(found.of[x.Instance], w), nil
+			return m.take(x.owner, w), nil
 		}
 	}
 	w.why = &RequestError{
@@ -212,7 +212,6 @@ func (m *Manager) giveBack(c *claim) {
 // found is what a search through the fleet came to.
 type found struct {
 	able   []candidate // up, ready and fit to serve
-	of     map[*Instance]*instance
 	known  int       // instances that serve the model, usable or not
 	widest Tokens    // of their contexts
 	narrow int       // left out because the request is too long for them
@@ -223,7 +222,7 @@ type found struct {
 
 // search looks at all instances of the policy's nodes.
 func (m *Manager) search(w *waiter, now time.Time) found {
-	f := found{of: make(map[*Instance]*instance)}
+	f := found{able: make([]candidate, 0, len(w.policy.nodes))}
 	model := w.Model
 	if model == "" {
 		model = onlyModel(w.policy.nodes)
@@ -277,8 +276,13 @@ func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
 	case i.State != StateReady && i.State != StateSleeping:
 		f.hopes(n, i.State == StateLoading)
 	default:
-		f.able = append(f.able, candidate{Instance: &i.Instance, index: n.index, held: i.held, sessions: i.sessions})
-		f.of[&i.Instance] = i
+		f.able = append(f.able, candidate{
+			Instance: &i.Instance,
+			owner:    i,
+			index:    n.index,
+			held:     i.held,
+			sessions: i.sessions,
+		})
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 // candidate is an instance as placement sees it, at one moment.
 type candidate struct {
 	*Instance
+	owner    *instance
 	index    int // of its node, in the order nodes were learned
 	held     int // lanes we hold there
 	sessions int // sessions placed there and not ended
