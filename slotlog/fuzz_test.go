@@ -1,0 +1,47 @@
+package slotlog
+
+import (
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+)
+
+// FuzzFeed checks that no bytes make the reader panic, that events do not depend
+// on where chunks end, and that no event holds a figure that JSON cannot.
+func FuzzFeed(f *testing.F) {
+	for _, sc := range scenarios(f)[:20] {
+		for _, s := range sc.Steps {
+			if s.Raw != "" {
+				f.Add([]byte(s.Raw+"\n"), uint64(len(s.Raw)))
+			}
+		}
+	}
+	f.Add(readFile(f, "testdata/busy-0.4.0.log"), uint64(1))
+	f.Add(readFile(f, "testdata/busy-b6673.log"), uint64(2))
+	f.Add(readFile(f, "testdata/router-0.4.0.log"), uint64(3))
+	f.Add([]byte("\x00\x00\n\x00slot\r\n\x1b[0m\x1b[\n[   1] \n"), uint64(4))
+	o := SourceOptions{MaxLine: 512}
+	f.Fuzz(func(t *testing.T, b []byte, seed uint64) {
+		ParseLine(b)
+		want, wantStats := feed(o, b, whole)
+		rng := rand.New(rand.NewPCG(seed, 0))
+		got, gotStats := feed(o, b, func() int { return 1 + rng.IntN(700) })
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("events:\n got %+v\nwant %+v", got, want)
+		}
+		if gotStats != wantStats {
+			t.Errorf("stats: got %+v, want %+v", gotStats, wantStats)
+		}
+		tr := NewTracker()
+		for _, e := range want {
+			if e.Port < 1 || e.Port > 65535 || math.IsNaN(e.Rate) || math.IsInf(e.Rate, 0) || e.Rate < 0 || e.Tokens < 0 {
+				t.Errorf("event out of range: %+v", e)
+			}
+			tr.Apply(e)
+		}
+		if n := tr.TakeGeneratedTokens(); n < 0 {
+			t.Errorf("generated tokens: got %d, want at least 0", n)
+		}
+	})
+}

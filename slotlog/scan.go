@@ -1,0 +1,301 @@
+package slotlog
+
+import (
+	"bytes"
+	"encoding/binary"
+)
+
+// The scanners below read one thing at b[i:] and return where it ends. They work
+// on bytes alone: no regexp, no conversion, no allocation.
+
+const (
+	esc = 0x1b
+	// maxDigits keeps every count and id well inside an int64.
+	maxDigits = 15
+)
+
+func isDigit(c byte) bool { return c-'0' <= 9 }
+
+// skipBlanks returns the index of the first byte at or after i that is no blank.
+func skipBlanks(b []byte, i int) int {
+	for i < len(b) && b[i] == ' ' {
+		i++
+	}
+	return i
+}
+
+// skipLit returns the index after lit when b[i:] starts with it.
+func skipLit(b []byte, i int, lit string) (int, bool) {
+	if len(b)-i >= len(lit) && string(b[i:i+len(lit)]) == lit {
+		return i + len(lit), true
+	}
+	return i, false
+}
+
+func hasPrefix(b []byte, lit string) bool {
+	return len(b) >= len(lit) && string(b[:len(lit)]) == lit
+}
+
+// scanUint reads digits, at least one.
+func scanUint(b []byte, i int) (v int64, next int, ok bool) {
+	start := i
+	for ; i < len(b); i++ {
+		d := b[i] - '0'
+		if d > 9 {
+			break
+		}
+		v = v*10 + int64(d)
+	}
+	// Too many digits overflow v, which then is not returned.
+	if i == start || i-start > maxDigits {
+		return 0, i, false
+	}
+	return v, i, true
+}
+
+// scanInt reads an optional minus and digits.
+func scanInt(b []byte, i int) (v int64, next int, ok bool) {
+	if i < len(b) && b[i] == '-' {
+		v, next, ok = scanUint(b, i+1)
+		return -v, next, ok
+	}
+	return scanUint(b, i)
+}
+
+var tenths = [...]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9}
+
+// scanRate reads a printed rate after blanks. Builds before b10408 divide by zero
+// and print nan or inf; that is a rate too, but not a known one.
+func scanRate(b []byte, i int) (rate float64, known bool, next int, ok bool) {
+	i = skipBlanks(b, i)
+	start := i
+	var m int64
+	for i < len(b) && isDigit(b[i]) {
+		m = m*10 + int64(b[i]-'0')
+		i++
+	}
+	whole := i - start
+	if whole == 0 {
+		return scanNotNumber(b, i)
+	}
+	places := 0
+	if i < len(b) && b[i] == '.' {
+		i++
+		for i < len(b) && isDigit(b[i]) {
+			m = m*10 + int64(b[i]-'0')
+			i++
+			places++
+		}
+	}
+	if whole+places > maxDigits || places >= len(tenths) {
+		return 0, false, i, false
+	}
+	// One division of two exact numbers: the result is correctly rounded.
+	return float64(m) / tenths[places], true, i, true
+}
+
+// scanNotNumber reads what C prints for a figure that is none: nan, -nan, inf,
+// -inf, and a negative number, which no rate can be.
+func scanNotNumber(b []byte, i int) (rate float64, known bool, next int, ok bool) {
+	if i < len(b) && b[i] == '-' {
+		i++
+		if i < len(b) && isDigit(b[i]) {
+			for i < len(b) && (isDigit(b[i]) || b[i] == '.') {
+				i++
+			}
+			return 0, false, i, true
+		}
+	}
+	if n, ok := skipLit(b, i, "nan"); ok {
+		return 0, false, n, true
+	}
+	if n, ok := skipLit(b, i, "inf"); ok {
+		return 0, false, n, true
+	}
+	return 0, false, i, false
+}
+
+// skipRate goes past a printed figure that nobody needs.
+func skipRate(b []byte, i int) (next int, ok bool) {
+	i = skipBlanks(b, i)
+	start := i
+	for i < len(b) && (isDigit(b[i]) || b[i] == '.') {
+		i++
+	}
+	if i > start {
+		return i, true
+	}
+	_, _, i, ok = scanNotNumber(b, i)
+	return i, ok
+}
+
+// head is what stands before the words of a line.
+type head struct {
+	port    int   // of a router's child; 0: none printed
+	clock   int64 // microseconds since the process started; valid when clocked
+	clocked bool
+	body    []byte
+}
+
+// scan reads the router's mark and the log prefix; body is what follows. Both
+// are optional, so every line has a head.
+func (h *head) scan(b []byte) {
+	h.port, h.clocked = 0, false
+	if len(b) > 0 && b[0] == '[' {
+		if port, n := scanPort(b); n > 0 {
+			h.port = port
+			b = b[n:]
+		}
+	}
+	if len(b) > 0 && isDigit(b[0]) {
+		if us, n := scanClock(b); n > 0 {
+			h.clock, h.clocked = us, true
+			b = b[n:]
+		}
+	}
+	// A level letter: after a clock, or alone (--log-prefix without timestamps).
+	if len(b) >= 2 && b[1] == ' ' {
+		switch b[0] {
+		case 'I', 'W', 'E', 'D':
+			b = b[2:]
+		}
+	}
+	h.body = b
+}
+
+// scanPort reads the router's `[%5d] `. The inner width is exactly five, which
+// tells a port from an epoch or a pid in brackets. It returns 0, 0 for anything else.
+func scanPort(b []byte) (port, n int) {
+	if len(b) < 7 || b[0] != '[' || b[6] != ']' {
+		return 0, 0
+	}
+	i := skipBlanks(b[:6], 1)
+	v, next, ok := scanUint(b[:6], i)
+	if !ok || next != 6 || v < 1 || v > 65535 {
+		return 0, 0
+	}
+	if len(b) == 7 { // a copied log lost the blank of an empty line
+		return int(v), 7
+	}
+	if b[7] != ' ' {
+		return 0, 0
+	}
+	return int(v), 8
+}
+
+// scanClock reads `M.SS.mmm.uuu ` (common/log.cpp): minutes without end, seconds,
+// milliseconds, microseconds since the process started. n is 0 when there is none.
+func scanClock(b []byte) (us int64, n int) {
+	i := 0
+	for i < len(b) && isDigit(b[i]) {
+		us = us*10 + int64(b[i]-'0')
+		i++
+	}
+	if i == 0 || i > 9 || len(b) < i+12 {
+		return 0, 0
+	}
+	// Twelve bytes as two words. After the xor a dot is 0 and a digit is its value;
+	// the sum carries into a byte's top bit when it is neither.
+	hi := binary.LittleEndian.Uint64(b[i:]) ^ 0x2e3030302e30302e // .SS.mmm.
+	lo := binary.LittleEndian.Uint32(b[i+8:]) ^ 0x20303030       // uuu and a blank
+	if ((hi+0x7f7676767f76767f)|hi)&0x8080808080808080 != 0 ||
+		((lo+0x7f767676)|lo)&0x80808080 != 0 {
+		return 0, 0
+	}
+	sec := int64(hi>>8&15)*10 + int64(hi>>16&15)
+	ms := int64(hi>>32&15)*100 + int64(hi>>40&15)*10 + int64(hi>>48&15)
+	frac := int64(lo&15)*100 + int64(lo>>8&15)*10 + int64(lo>>16&15)
+	return (us*60+sec)*1_000_000 + ms*1000 + frac, i + 12
+}
+
+// scanFrame reads `slot %12.*s: id %2d | task %d | `, unchanged since b3761. The
+// function name in the middle is always twelve wide and means nothing: builds
+// moved messages between functions.
+func scanFrame(b []byte) (f Frame, msg []byte, ok bool) {
+	if len(b) < 30 || string(b[:5]) != "slot " || string(b[17:22]) != ": id " {
+		return Frame{}, nil, false
+	}
+	id, i, ok := scanInt(b, skipBlanks(b, 22))
+	const task = " | task "
+	if !ok || len(b) < i+len(task) || string(b[i:i+len(task)]) != task {
+		return Frame{}, nil, false
+	}
+	f.Slot = int(id)
+	id, i, ok = scanInt(b, i+len(task))
+	if !ok || len(b) < i+2 || b[i] != ' ' || b[i+1] != '|' {
+		return Frame{}, nil, false
+	}
+	f.Task = int(id)
+	i += 2
+	// Copied logs lose the blank that ends the header of a timing block.
+	if i < len(b) {
+		if b[i] != ' ' {
+			return Frame{}, nil, false
+		}
+		i++
+	}
+	return f, b[i:], true
+}
+
+// scanService reads `srv  %12.*s: ` and its sisters and returns the message.
+func scanService(b []byte) (msg []byte, ok bool) {
+	if len(b) < 19 || b[3] != ' ' || string(b[17:19]) != ": " {
+		return nil, false
+	}
+	switch string(b[:4]) {
+	case "srv ", "que ", "res ", "cmn ":
+		return b[19:], true
+	}
+	return nil, false
+}
+
+// isLibraryLine reports whether an unframed line has the shape `name: text` that
+// the libraries under the server use.
+func isLibraryLine(b []byte) bool {
+	for i, c := range b {
+		switch {
+		case c == '_' || c|0x20 >= 'a' && c|0x20 <= 'z' || i > 0 && isDigit(c):
+		case c == ':':
+			return i > 1 && i+1 < len(b) && b[i+1] == ' '
+		default:
+			return false
+		}
+	}
+	return false
+}
+
+// trimLine takes off what carriers put around a line: carriage returns (Windows;
+// b3761..b4325 print one before each timing line), NULs (the hole that copytruncate
+// leaves before a writer without O_APPEND) and a byte order mark.
+func trimLine(b []byte) []byte {
+	for len(b) > 0 && (b[0] == 0 || b[0] == '\r') {
+		b = b[1:]
+	}
+	if len(b) >= 3 && b[0] == 0xef && b[1] == 0xbb && b[2] == 0xbf {
+		b = b[3:]
+	}
+	for len(b) > 0 && b[len(b)-1] == '\r' {
+		b = b[:len(b)-1]
+	}
+	return b
+}
+
+// stripANSI appends b without its `ESC [ … letter` sequences to dst.
+func stripANSI(dst, b []byte) []byte {
+	for {
+		i := bytes.IndexByte(b, esc)
+		if i < 0 {
+			return append(dst, b...)
+		}
+		dst = append(dst, b[:i]...)
+		b = b[i+1:]
+		if len(b) == 0 || b[0] != '[' {
+			continue
+		}
+		j := 1
+		for j < len(b) && (b[j] < 0x40 || b[j] > 0x7e) {
+			j++
+		}
+		b = b[min(j+1, len(b)):]
+	}
+}
