@@ -151,6 +151,9 @@ func (m *Manager) pump() {
 func (m *Manager) choose(w *waiter) (*claim, error) {
 	now := time.Now()
 	found := m.search(w, now)
+	if len(found.able) == 0 && w.needs.Anew {
+		found.able = found.other
+	}
 	if len(found.able) == 0 {
 		return nil, m.nobody(w, found, now)
 	}
@@ -211,11 +214,13 @@ func (m *Manager) giveBack(c *claim) {
 
 // found is what a search through the fleet came to.
 type found struct {
-	able   []candidate // up, ready and fit to serve
+	able  []candidate // up, ready and fit to serve
+	other []candidate // up and ready, to begin anew: they cannot go on with the answer
+
 	known  int       // instances that serve the model, usable or not
 	widest Tokens    // of their contexts
 	narrow int       // left out because the request is too long for them
-	other  int       // left out because they cannot go on with the answer
+	unlike int       // left out because they cannot go on with the answer
 	hope   bool      // something may come back that could serve
 	next   time.Time // when that is probed next
 }
@@ -233,7 +238,7 @@ func (m *Manager) search(w *waiter, now time.Time) found {
 			continue
 		}
 		if !n.learned {
-			f.hopes(n, n.probing || now.Sub(n.added) < w.policy.Wait)
+			f.hopes(n, n.down == nil || now.Sub(n.added) < w.policy.Wait)
 			continue
 		}
 		for _, i := range n.instances {
@@ -266,24 +271,25 @@ func onlyModel(nodes []*node) string {
 func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
 	f.known++
 	f.widest = max(f.widest, i.Context)
+	like := w.needs.Fingerprint == "" || w.needs.Fingerprint == i.Fingerprint && i.Features.Has(w.needs.Features)
 	switch {
 	case w.needs.Prompt > 0 && i.Context > 0 && i.Context < w.needs.Prompt:
 		f.narrow++
-	case w.needs.Fingerprint != "" && w.needs.Fingerprint != i.Fingerprint, !i.Features.Has(w.needs.Features):
-		f.other++
+	case !like && !w.needs.Anew:
+		f.unlike++
 	case n.down != nil:
 		f.hopes(n, now.Sub(n.down.since) < w.policy.Wait)
 	case i.State != StateReady && i.State != StateSleeping:
 		f.hopes(n, i.State == StateLoading)
+	case !like:
+		f.other = append(f.other, i.candidate())
 	default:
-		f.able = append(f.able, candidate{
-			Instance: &i.Instance,
-			owner:    i,
-			index:    n.index,
-			held:     i.held,
-			sessions: i.sessions,
-		})
+		f.able = append(f.able, i.candidate())
 	}
+}
+
+func (i *instance) candidate() candidate {
+	return candidate{Instance: &i.Instance, owner: i, index: i.node.index, held: i.held, sessions: i.sessions}
 }
 
 func (f *found) hopes(n *node, hope bool) {
@@ -309,7 +315,7 @@ func (m *Manager) nobody(w *waiter, f found, now time.Time) error {
 	case len(w.policy.nodes) == 0:
 		away.Message, away.RetryAfter = "no server is configured", 0
 		return away
-	case f.narrow > 0 && f.other == 0:
+	case f.narrow > 0 && f.unlike == 0:
 		return &RequestError{
 			Reason:  ReasonTooLong,
 			Message: fmt.Sprintf("the request is %d tokens long; the largest context is %d tokens", w.needs.Prompt, f.widest),

@@ -142,6 +142,7 @@ type fakeJob struct {
 	delivered []string
 	last      string
 	rigid     bool // it cannot go on once something is delivered
+	anew      bool // it may begin anew
 	requests  []string
 	take      func(Event) ([]byte, error) // instead of taking
 }
@@ -174,7 +175,7 @@ func (j *fakeJob) Needs() (Needs, error) {
 	case j.rigid:
 		return Needs{}, &RequestError{Reason: ReasonLost, Message: "this answer cannot go on elsewhere"}
 	}
-	return Needs{Fingerprint: "f", Features: ContinueContent}, nil
+	return Needs{Fingerprint: "f", Features: ContinueContent, Anew: j.anew}, nil
 }
 
 func (j *fakeJob) End(err error) []byte {

@@ -140,6 +140,10 @@ type Needs struct {
 	// Features that the instance must have.
 	Features Features
 
+	// Anew: where no instance meets the two above, any may begin anew, because the
+	// client has nothing yet of what was taken.
+	Anew bool
+
 	// Prompt is how many tokens the next instance reads, if that is known better
 	// than at first; 0: as before.
 	Prompt Tokens

@@ -113,7 +113,7 @@ type Op uint8
 
 // The operations of a [Call].
 const (
-	OpProbe  Op = iota + 1 // learn what the node offers, and tell Watch's f before the reply
+	OpProbe  Op = iota + 1 // learn what the node offers, and have Watch tell it
 	OpHealth               // only see whether it answers
 )
 

@@ -24,9 +24,8 @@ type node struct {
 
 	learned bool // it said once what it offers
 	added   time.Time
-	down    *downtime // nil: up
+	down    *downtime // nil: nothing is wrong with it, as far as is known
 	heard   time.Time // last sign of life
-	probing bool      // the first probe is not over yet
 }
 
 // downtime is an outage.
@@ -56,7 +55,6 @@ func newNode(spec NodeSpec, link Link) *node {
 		link:     link,
 		lost:     make(chan struct{}, 1),
 		added:    time.Now(),
-		probing:  true,
 	}
 }
 
@@ -279,7 +277,6 @@ func (m *Manager) markDown(n *node, err error) {
 	}
 	worse := fresh || n.down.cause != cause
 	n.down.cause, n.down.why = cause, err.Error()
-	n.probing = false
 	log := m.logger()
 	m.pump()
 	m.mu.Unlock()
@@ -292,7 +289,7 @@ func (m *Manager) markDown(n *node, err error) {
 func (m *Manager) markUp(n *node) {
 	m.mu.Lock()
 	was := n.down
-	n.down, n.heard, n.probing = nil, time.Now(), false
+	n.down, n.heard = nil, time.Now()
 	log := m.logger()
 	m.pump()
 	m.mu.Unlock()

@@ -135,17 +135,16 @@ func verdict(node string, err error) error {
 }
 
 // final reports whether a server's answer is the client's answer: it is no matter
-// of that server, or the last server said the same.
+// of that server (what it can do, what room it has, whether it lets us in), or the
+// last server said the same.
 func final(e, before *RequestError) bool {
-	switch {
-	case e.Reason == ReasonDeclined:
+	switch e.Reason {
+	case ReasonDeclined, ReasonOverloaded, ReasonNoNode:
 		return false
-	case e.Reason == ReasonTooLong:
+	case ReasonTooLong:
 		return e.Len == 0
-	case e.Again:
-		return before != nil && before.Message == e.Message
 	}
-	return true
+	return !e.Again || before != nil && before.Message == e.Message
 }
 
 // lostNode marks the node down, unless only this one generation failed on it.

@@ -137,6 +137,19 @@ func TestGoingOnNeedsTheSameModelAndTheFeature(t *testing.T) {
 	}
 }
 
+func TestWhatTheClientHasNothingOfMayBeginAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, y := serving("m", 1), serving("m", 1, "two.")
+		x.run = losing(CauseReset, "one")
+		y.instances[0].Fingerprint = "g"
+		m, a := fleetOf(t, nil, x, y)
+		synctest.Wait()
+		if _, err := ask(m, a, &fakeJob{anew: true}); err != nil || y.ran() != 1 {
+			t.Errorf("got %v, and the other model's node ran %d times, want once", err, y.ran())
+		}
+	})
+}
+
 func TestRequestErrorIsTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x, y := serving("m", 1), serving("m", 1, "one.")
