@@ -1,0 +1,68 @@
+package openai
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/slotfleet/slotfleet/fleet"
+)
+
+func chatBody(size int) []byte {
+	const turn = `{"role":"user","content":"` + "Tell me more about it, please: \\\"what\\\" is it, and why?\\n" + `"},{"role":"assistant","content":"Well."},`
+	var b strings.Builder
+	b.WriteString(`{"model":"m","stream":true,"max_tokens":100,"temperature":0.7,"messages":[`)
+	for b.Len() < size-200 {
+		b.WriteString(strings.Replace(turn, "it,", strings.Repeat("it and ", 40), 1))
+	}
+	b.WriteString(`{"role":"user","content":"end"}],"stop":["x"]}`)
+	return []byte(b.String())
+}
+
+func benchmarkParse(b *testing.B, size int) {
+	body := chatBody(size)
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Parse(chatPath, body, Options{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkParse4KB(b *testing.B)   { benchmarkParse(b, 4<<10) }
+func BenchmarkParse400KB(b *testing.B) { benchmarkParse(b, 400<<10) }
+
+func benchmarkTake(b *testing.B, chunk string) {
+	j := mustParse(b, chatPath, stream(`,"max_tokens":100`), Options{})
+	if _, err := j.Request(nodeA); err != nil {
+		b.Fatal(err)
+	}
+	ev := fleet.Event{Kind: fleet.EventData, Data: []byte(chunk)}
+	b.SetBytes(int64(len(chunk)))
+	b.ReportAllocs()
+	for b.Loop() {
+		out, err := j.Take(ev)
+		if err != nil || len(out) == 0 {
+			b.Fatal(err)
+		}
+		j.Delivered()
+	}
+}
+
+func BenchmarkTake(b *testing.B)        { benchmarkTake(b, content(" word")) }
+func BenchmarkTakeTimings(b *testing.B) { benchmarkTake(b, counted(content(" word"), 20, 7)) }
+
+func TestTakeAllocatesNothing(t *testing.T) {
+	j := mustParse(t, chatPath, stream(`,"max_tokens":100`), Options{})
+	request(t, j, nodeA)
+	ev := fleet.Event{Kind: fleet.EventData, Data: []byte(counted(content(" word"), 20, 7))}
+	n := testing.AllocsPerRun(2000, func() {
+		if _, err := j.Take(ev); err != nil {
+			t.Fatal(err)
+		}
+		j.Delivered()
+	})
+	if n > 0 {
+		t.Errorf("a chunk allocates %v times", n)
+	}
+}

@@ -1,0 +1,223 @@
+package openai
+
+import (
+	"bytes"
+	"strconv"
+)
+
+// chunk is what one scan found in an SSE payload. It is reused: scanning in the
+// steady state allocates nothing.
+type chunk struct {
+	data    []byte
+	open    int // right after the opening brace
+	members int
+
+	envelope [envelopes]member
+	usage    member
+	timings  member
+	progress member
+	verbose  member
+	fault    member // "error": the server's own error end
+
+	parts []part
+}
+
+// The members that say whose answer a chunk belongs to; one answer keeps those of
+// its first node.
+const (
+	envID = iota
+	envCreated
+	envModel
+	envFingerprint
+	envObject
+	envelopes
+)
+
+var envelopeNames = [envelopes]string{"id", "created", "model", "system_fingerprint", "object"}
+
+// part is what a chunk brings for one choice.
+type part struct {
+	index  int64
+	finish span // a value that is not null
+
+	role      member // in the delta, not null
+	content   span   // a string, of a delta or of a completion's text
+	reasoning span   // a string
+	tools     span   // an array
+	logprobs  span   // an object
+	opaque    bool   // something else was delivered that we could not send on
+}
+
+// scan reads a payload and reports whether it is a JSON object.
+func (c *chunk) scan(data []byte) bool {
+	*c = chunk{data: data, parts: c.parts[:0]}
+	s := scanner{b: data}
+	s.enter('{')
+	c.open = s.i
+	var buf [64]byte
+	for s.more('}') {
+		s.peek()
+		m := member{key: s.i, ord: c.members}
+		key := name(s.key().of(s.b), &buf)
+		if string(key) == "choices" && s.peek() == '[' {
+			c.scanParts(&s)
+		} else {
+			to := c.find(key)
+			if m.val = s.value(); to != nil && m.given(data) {
+				*to = m
+			}
+		}
+		c.members++
+	}
+	s.end()
+	return s.fault == ""
+}
+
+func (c *chunk) find(key []byte) *member {
+	switch string(key) {
+	case "id":
+		return &c.envelope[envID]
+	case "created":
+		return &c.envelope[envCreated]
+	case "model":
+		return &c.envelope[envModel]
+	case "system_fingerprint":
+		return &c.envelope[envFingerprint]
+	case "object":
+		return &c.envelope[envObject]
+	case "usage":
+		return &c.usage
+	case "timings":
+		return &c.timings
+	case "prompt_progress":
+		return &c.progress
+	case "__verbose":
+		return &c.verbose
+	case "error":
+		return &c.fault
+	}
+	return nil
+}
+
+func (c *chunk) scanParts(s *scanner) {
+	for s.enter('['); s.more(']'); {
+		p := part{}
+		if s.peek() == '{' {
+			c.scanPart(s, &p)
+		} else {
+			s.fail("a choice is not an object")
+		}
+		c.parts = append(c.parts, p)
+	}
+}
+
+func (c *chunk) scanPart(s *scanner, p *part) {
+	var buf [64]byte
+	for s.enter('{'); s.more('}'); {
+		key := name(s.key().of(s.b), &buf)
+		switch string(key) {
+		case "delta":
+			if s.peek() == '{' {
+				p.scanDelta(s)
+				continue
+			}
+			s.value()
+		case "text":
+			p.text(s.b, s.value(), &p.content)
+		case "index":
+			p.index = figure(s.value().of(s.b))
+		case "finish_reason":
+			p.finish = unlessNull(s.b, s.value())
+		case "logprobs":
+			p.logprobs = unlessNull(s.b, s.value())
+		default:
+			s.value()
+		}
+	}
+}
+
+func (p *part) scanDelta(s *scanner) {
+	var buf [64]byte
+	n := 0
+	for s.enter('{'); s.more('}'); n++ {
+		s.peek()
+		m := member{key: s.i, ord: n}
+		key := name(s.key().of(s.b), &buf)
+		role, content := string(key) == "role", string(key) == "content"
+		reasoning, tools := string(key) == "reasoning_content", string(key) == "tool_calls"
+		m.val = s.value()
+		switch {
+		case role && m.given(s.b):
+			p.role = m
+		case role:
+		case content:
+			p.text(s.b, m.val, &p.content)
+		case reasoning:
+			p.text(s.b, m.val, &p.reasoning)
+		case tools && m.given(s.b) && s.b[m.val.from] == '[':
+			p.tools = m.val
+		case m.given(s.b):
+			p.opaque = true
+		}
+	}
+}
+
+// text takes a value where text is expected.
+func (p *part) text(b []byte, v span, to *span) {
+	switch {
+	case !v.ok():
+	case b[v.from] == '"':
+		*to = v
+	case b[v.from] != 'n':
+		p.opaque = true
+	}
+}
+
+// says reports whether the part brings something that a client shows or keeps.
+func (p *part) says() bool { return hasText(p.content) || hasText(p.reasoning) }
+
+// hasText reports whether a string is not empty.
+func hasText(s span) bool { return s.to-s.from > 2 }
+
+func unlessNull(b []byte, v span) span {
+	if v.ok() && b[v.from] == 'n' {
+		return span{}
+	}
+	return v
+}
+
+// figure reads a whole number that a server wrote; whatever else stands there is 0.
+func figure(v []byte) (n int64) {
+	if len(v) > 18 {
+		return 0
+	}
+	for i, c := range v {
+		if i == 0 && c == '-' {
+			continue
+		}
+		if c < '0' || c > '9' {
+			return 0
+		}
+		n = 10*n + int64(c-'0')
+	}
+	if len(v) > 0 && v[0] == '-' {
+		return -n
+	}
+	return n
+}
+
+// real reads a number that a server wrote; null and the like are 0, and unknown.
+func real(v []byte) (float64, bool) {
+	f, err := strconv.ParseFloat(string(v), 64)
+	return f, err == nil
+}
+
+// oneLine makes the payload that dst ends with fit one line of an event. A newline
+// can only be white space between JSON tokens.
+func oneLine(payload []byte) {
+	for _, c := range []byte{'\n', '\r'} {
+		for i := bytes.IndexByte(payload, c); i >= 0; i = bytes.IndexByte(payload, c) {
+			payload[i] = ' '
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package openai
+
+import (
+	"bytes"
+
+	"github.com/slotfleet/slotfleet/fleet"
+)
+
+// own notes whose answer the client gets, once that is known.
+func (r *relay) own(c *chunk) {
+	if r.owner != 0 || !c.envelope[envID].ok() {
+		return
+	}
+	for k := range r.envelope {
+		r.envelope[k] = append(r.envelope[k][:0], c.envelope[k].val.of(c.data)...)
+	}
+	r.owner = r.attempt
+}
+
+// emit appends a chunk as an event, without what the client did not ask for, and
+// as the first node would have sent it. last: this is where the server puts its
+// timings without being asked.
+func (j *Job) emit(c *chunk, last bool) {
+	r := &j.relay
+	if !j.streams {
+		return
+	}
+	r.own(c)
+	if c.verbose.ok() && !j.verbose {
+		r.edits.remove(c.verbose)
+	}
+	j.fitTimings(c, last)
+	j.fitUsage(c)
+	if r.owner != 0 && r.owner != r.attempt {
+		r.fitEnvelope(c)
+	}
+	r.out = append(r.out, "data: "...)
+	from := len(r.out)
+	r.out = r.edits.apply(r.out, c.data)
+	oneLine(r.out[from:])
+	r.out = append(r.out, '\n', '\n')
+}
+
+// fitTimings cuts timings that only we asked for, and makes those of the whole
+// answer of the rest.
+func (j *Job) fitTimings(c *chunk, last bool) {
+	r := &j.relay
+	if !c.timings.ok() {
+		return
+	}
+	if j.kind.chat && j.usage && len(c.parts) > 0 {
+		last = false // with usage asked, they stand in its chunk
+	}
+	if !last && !j.timings {
+		r.edits.remove(c.timings)
+		return
+	}
+	if r.past.nodes == 0 {
+		return
+	}
+	at := len(r.scratch)
+	r.scratch = r.past.appendTimings(r.scratch, r.cur)
+	if len(r.scratch) == at {
+		r.edits.remove(c.timings)
+		return
+	}
+	r.edits.replace(c.timings.val, r.scratch[at:])
+}
+
+// fitUsage makes the usage of the last node that of the answer.
+func (j *Job) fitUsage(c *chunk) {
+	r := &j.relay
+	if !c.usage.ok() || r.past.nodes == 0 {
+		return
+	}
+	at := len(r.scratch)
+	r.scratch = appendUsage(r.scratch, r.total(), r.past.tokens+r.now.tokens)
+	r.edits.replace(c.usage.val, r.scratch[at:])
+}
+
+// total returns the figures of the prompt. Where the first node was lost before it
+// told them, the last one's are taken less what it was given to go on with.
+func (r *relay) total() figures {
+	f := r.first()
+	if f.prompt == 0 {
+		f.prompt = max(0, r.cur.prompt-fleet.Tokens(r.past.tokens))
+		f.hasCached = false
+	}
+	return f
+}
+
+func (r *relay) fitEnvelope(c *chunk) {
+	for k, m := range c.envelope {
+		switch {
+		case !m.ok():
+		case len(r.envelope[k]) == 0:
+			r.edits.remove(m)
+		case !bytes.Equal(m.val.of(c.data), r.envelope[k]):
+			r.edits.replace(m.val, r.envelope[k])
+		}
+	}
+}

@@ -1,0 +1,209 @@
+package openai
+
+import (
+	"strconv"
+
+	"github.com/slotfleet/slotfleet/fleet"
+)
+
+// Usage is what is known of an answer's tokens when it ended; nil: unknown.
+type Usage struct {
+	Prompt *fleet.Tokens // read by the first node that delivered something
+	Cached *fleet.Tokens // of these, found in its cache
+
+	// Generated are the tokens of all nodes. Of an answer that was cut short and
+	// whose server told no figures it is the number of chunks, which is at most
+	// the number of tokens.
+	Generated *fleet.Tokens
+}
+
+// figures are what one attempt's server said of its work.
+type figures struct {
+	prompt    fleet.Tokens // length of the prompt; 0: unknown
+	cached    fleet.Tokens
+	hasCached bool
+
+	promptN  int64 // prompt tokens it computed
+	promptMs float64
+	hasWork  bool // promptN and promptMs are known
+
+	predicted   int64
+	predictedMs float64
+	hasMs       bool
+}
+
+// noteTimings reads llama-server's timings, any figure of which may be null.
+func (f *figures) noteTimings(v []byte) (ok bool) {
+	var cache, n int64 = -1, -1
+	var hasMs, hasPromptMs bool
+	var buf [64]byte
+	s := scanner{b: v}
+	for s.enter('{'); s.more('}'); {
+		key := name(s.key().of(s.b), &buf)
+		is := timingOf(key)
+		val := s.value().of(s.b)
+		switch is {
+		case timingCache:
+			cache = figure(val)
+		case timingPromptN:
+			n = figure(val)
+		case timingPromptMs:
+			f.promptMs, hasPromptMs = real(val)
+		case timingPredicted:
+			f.predicted, ok = figure(val), val[0] != 'n'
+		case timingPredictedMs:
+			f.predictedMs, hasMs = real(val)
+		}
+	}
+	f.hasMs = hasMs
+	if n >= 0 {
+		f.promptN, f.hasWork = n, hasPromptMs
+	}
+	if n >= 0 && cache >= 0 {
+		f.prompt, f.cached, f.hasCached = fleet.Tokens(cache+n), fleet.Tokens(cache), true
+	}
+	return ok
+}
+
+type timing uint8
+
+const (
+	timingOther timing = iota
+	timingCache
+	timingPromptN
+	timingPromptMs
+	timingPredicted
+	timingPredictedMs
+)
+
+func timingOf(key []byte) timing {
+	switch string(key) {
+	case "cache_n":
+		return timingCache
+	case "prompt_n":
+		return timingPromptN
+	case "prompt_ms":
+		return timingPromptMs
+	case "predicted_n":
+		return timingPredicted
+	case "predicted_ms":
+		return timingPredictedMs
+	}
+	return timingOther
+}
+
+// noteProgress reads how long the prompt is and how much of it was in the cache.
+func (f *figures) noteProgress(v []byte) {
+	var buf [64]byte
+	s := scanner{b: v}
+	for s.enter('{'); s.more('}'); {
+		key := name(s.key().of(s.b), &buf)
+		total, cache := string(key) == "total", string(key) == "cache"
+		switch val := s.value().of(s.b); {
+		case total:
+			f.prompt = fleet.Tokens(figure(val))
+		case cache:
+			f.cached, f.hasCached = fleet.Tokens(figure(val)), true
+		}
+	}
+}
+
+// noteUsage reads a usage object and returns the completion tokens it tells.
+func (f *figures) noteUsage(v []byte) (completion int64, ok bool) {
+	var buf [64]byte
+	s := scanner{b: v}
+	for s.enter('{'); s.more('}'); {
+		key := name(s.key().of(s.b), &buf)
+		switch string(key) {
+		case "completion_tokens":
+			val := s.value().of(s.b)
+			completion, ok = figure(val), len(val) > 0 && val[0] != 'n'
+		case "prompt_tokens":
+			f.prompt = fleet.Tokens(figure(s.value().of(s.b)))
+		case "prompt_tokens_details":
+			if s.peek() == '{' {
+				f.noteDetails(&s)
+				continue
+			}
+			s.value()
+		default:
+			s.value()
+		}
+	}
+	return completion, ok
+}
+
+func (f *figures) noteDetails(s *scanner) {
+	var buf [64]byte
+	for s.enter('{'); s.more('}'); {
+		is := string(name(s.key().of(s.b), &buf)) == "cached_tokens"
+		if v := s.value().of(s.b); is && len(v) > 0 && v[0] != 'n' {
+			f.cached, f.hasCached = fleet.Tokens(figure(v)), true
+		}
+	}
+}
+
+// past is what the nodes before the present one delivered.
+type past struct {
+	nodes  int // that delivered something
+	tokens int64
+	ms     float64
+	noMs   bool    // of one of them ms is unknown
+	first  figures // of the first
+}
+
+// fold adds an attempt that ended after it delivered so many tokens.
+func (p *past) fold(f figures, tokens int64) {
+	if p.nodes == 0 {
+		p.first = f
+	}
+	p.nodes++
+	p.tokens += tokens
+	p.ms += f.predictedMs
+	p.noMs = p.noMs || !f.hasMs
+}
+
+// appendUsage appends the usage of an answer; details only where cached is known.
+func appendUsage(dst []byte, f figures, completion int64) []byte {
+	dst = strconv.AppendInt(append(dst, `{"completion_tokens":`...), completion, 10)
+	dst = strconv.AppendInt(append(dst, `,"prompt_tokens":`...), int64(f.prompt), 10)
+	dst = strconv.AppendInt(append(dst, `,"total_tokens":`...), completion+int64(f.prompt), 10)
+	if f.hasCached {
+		dst = strconv.AppendInt(append(dst, `,"prompt_tokens_details":{"cached_tokens":`...), int64(f.cached), 10)
+		dst = append(dst, '}')
+	}
+	return append(dst, '}')
+}
+
+// appendTimings appends the timings of an answer that several nodes gave: the
+// prompt was read by the first, the tokens come from all. As the server does, the
+// rate leaves out the first token of each node, whose time is the prompt's. It
+// appends nothing where a figure is unknown.
+func (p *past) appendTimings(dst []byte, now figures) []byte {
+	f := p.first
+	if !f.hasWork || !f.hasCached || !now.hasMs || p.noMs {
+		return dst
+	}
+	n, ms := p.tokens+now.predicted, p.ms+now.predictedMs
+	dst = strconv.AppendInt(append(dst, `{"cache_n":`...), int64(f.cached), 10)
+	dst = strconv.AppendInt(append(dst, `,"prompt_n":`...), f.promptN, 10)
+	dst = appendWork(dst, "prompt", f.promptN, f.promptMs)
+	dst = strconv.AppendInt(append(dst, `,"predicted_n":`...), n, 10)
+	dst = appendWork(dst, "predicted", n-int64(p.nodes)-1, ms)
+	return append(dst, '}')
+}
+
+func appendWork(dst []byte, what string, n int64, ms float64) []byte {
+	per, rate := 0.0, 0.0
+	if n > 0 && ms > 0 {
+		per, rate = ms/float64(n), 1000*float64(n)/ms
+	}
+	for _, v := range []struct {
+		name string
+		f    float64
+	}{{"_ms", ms}, {"_per_token_ms", per}, {"_per_second", rate}} {
+		dst = append(append(append(append(dst, `,"`...), what...), v.name...), `":`...)
+		dst = strconv.AppendFloat(dst, v.f, 'f', -1, 64)
+	}
+	return dst
+}

@@ -1,0 +1,312 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/slotfleet/slotfleet/fleet"
+)
+
+func TestWhatTheClientDidNotAskForIsCut(t *testing.T) {
+	progress := strings.TrimSuffix(delta(role), "}") + `,"prompt_progress":{"total":20,"cache":1,"processed":1,"time_ms":0},` + timings(3, 9) + `}`
+	text := strings.TrimSuffix(counted(content("a"), 20, 1), "}") + `,"__verbose":{"prompt":"x"}}`
+	events := []string{progress, delta(role), "null", text, counted(finishChunk("stop"), 20, 2), usageChunk(20, 2)}
+
+	j := mustParse(t, chatPath, stream(""), Options{})
+	request(t, j, nodeA)
+	got := feed(t, j, events)
+	want := ""
+	for _, ev := range []string{delta(role), content("a"), counted(finishChunk("stop"), 20, 2)} {
+		want += "data: " + ev + "\n\n"
+	}
+	if got != want {
+		t.Errorf("\n got %s\nwant %s", got, want)
+	}
+
+	j = mustParse(t, chatPath, stream(`,"return_progress":true,"timings_per_token":true,"verbose":true,"stream_options":{"include_usage":true}`), Options{})
+	request(t, j, nodeA)
+	got = feed(t, j, events)
+	want = ""
+	for _, ev := range events {
+		if ev != "null" {
+			want += "data: " + ev + "\n\n"
+		}
+	}
+	if got != want {
+		t.Errorf("all asked for:\n got %s\nwant %s", got, want)
+	}
+}
+
+func TestStaleTimingsOfProgressAreIgnored(t *testing.T) {
+	j := mustParse(t, chatPath, stream(`,"max_tokens":9`), Options{})
+	request(t, j, nodeA)
+	feed(t, j, []string{
+		strings.TrimSuffix(delta(role), "}") + `,"prompt_progress":{"total":20,"cache":1,"processed":1,"time_ms":0},"timings":{"predicted_n":8,"prompt_ms":null}}`,
+		content("a"),
+	})
+	if n, err := j.Needs(); err != nil || n.Left != 8 || n.Prompt != 21 {
+		t.Errorf("Needs = %+v, %v", n, err)
+	}
+}
+
+func TestRubbishIsBrokenOutput(t *testing.T) {
+	for _, ev := range []string{`[]`, `"x"`, `{`, `{"choices":[1]}`, `{"choices":[{"index":-1,"delta":{}}]}`, `{"choices":[{"index":999999,"delta":{}}]}`, `hello`} {
+		j := mustParse(t, chatPath, stream(""), Options{})
+		request(t, j, nodeA)
+		_, err := j.Take(fleet.Event{Kind: fleet.EventData, Data: []byte(ev)})
+		if r, ok := errors.AsType[*fleet.RequestError](err); !ok || r.Reason != fleet.ReasonBroken {
+			t.Errorf("%s: %v", ev, err)
+		}
+	}
+	j := mustParse(t, chatPath, stream(""), Options{})
+	request(t, j, nodeA)
+	_, err := j.Take(fleet.Event{Kind: fleet.EventData, Data: []byte(`{"error":{"code":503,"message":"busy"}}`)})
+	if e := ErrorFor(err); err == nil || e.Status != 503 || e.Message != "busy" {
+		t.Errorf("an error event became %v", err)
+	}
+}
+
+func TestNothingFollowsTheFinish(t *testing.T) {
+	j := mustParse(t, chatPath, stream(""), Options{})
+	request(t, j, nodeA)
+	feed(t, j, []string{delta(role), content("a"), finishChunk("stop")})
+	if out := feed(t, j, []string{content("b"), finishChunk("stop"), delta(role)}); out != "" {
+		t.Errorf("got %s", out)
+	}
+}
+
+func TestChunksOfSeveralLinesBecomeOne(t *testing.T) {
+	j := mustParse(t, chatPath, stream(""), Options{})
+	request(t, j, nodeA)
+	out := feed(t, j, []string{"{\n\"choices\": [\r\n{\"index\":0,\"delta\":{\"content\":\"a\"}}]}"})
+	if h := listen(t, out); h.content[0] != "a" {
+		t.Errorf("got %q", out)
+	}
+}
+
+// script is a server that gives one text, however it was cut, in a random form.
+type script struct {
+	t *rapid.T
+	n int
+}
+
+// members writes an object with its members in random order.
+func (s *script) members(list ...string) string {
+	list = rapid.Permutation(list).Draw(s.t, "order")
+	sep := rapid.SampledFrom([]string{",", " , ", ",\t"}).Draw(s.t, "sep")
+	return "{" + strings.Join(list, sep) + "}"
+}
+
+func (s *script) chunk(delta, finish string, predicted int) string {
+	list := []string{
+		`"id":"n` + fmt.Sprint(s.n) + `"`, `"model":"m` + fmt.Sprint(s.n) + `"`, `"created":` + fmt.Sprint(s.n),
+		`"object":"chat.completion.chunk"`, `"x":{"choices":[{"delta":{"content":"no"}}]}`,
+		`"choices":[` + s.members(`"index":0`, `"finish_reason":`+finish, `"delta":`+delta, `"logprobs":null`) + `]`,
+	}
+	if predicted > 0 {
+		list = append(list, timings(10, predicted))
+	}
+	return s.members(list...)
+}
+
+var alphabet = []rune{'a', ' ', '\n', '"', '\\', '\x01', 'é', '😀', '日', '<'}
+
+// TestRandomSchedules cuts a random answer at random places, and asks that the
+// client gets each letter once whatever happens.
+func TestRandomSchedules(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		letters := rapid.SliceOfN(rapid.SampledFrom(alphabet), 1, 30)
+		reasons := letters.Draw(rt, "reasoning")
+		if rapid.Bool().Draw(rt, "no reasoning") {
+			reasons = nil
+		}
+		text := letters.Draw(rt, "content")
+		total := len(reasons) + len(text)
+		wholeAnswer := rapid.Bool().Draw(rt, "whole")
+		body := `{"messages":[{"role":"user","content":"q"}],"stream":` + fmt.Sprint(!wholeAnswer) + `,"max_tokens":` + fmt.Sprint(total+5) + `}`
+		j, err := Parse(chatPath, []byte(body), Options{})
+		if err != nil {
+			rt.Fatal(err)
+		}
+		s := &script{t: rt}
+		var out strings.Builder
+		lost := false
+		take := func(ev string) {
+			b, err := j.Take(fleet.Event{Kind: fleet.EventData, Data: []byte(ev)})
+			if err != nil {
+				rt.Fatalf("Take(%s): %v", ev, err)
+			}
+			if len(b) == 0 {
+				return
+			}
+			if rapid.IntRange(0, 20).Draw(rt, "write fails") == 0 {
+				lost = true // taken, but it did not get through
+				return
+			}
+			out.Write(b)
+			j.Delivered()
+		}
+		for s.n = 1; s.n < 200; s.n++ {
+			needs, err := j.Needs()
+			if err != nil {
+				rt.Fatal(err)
+			}
+			if needs.Done {
+				break
+			}
+			a, err := j.Request(fleet.Instance{Node: fmt.Sprint(s.n), Fingerprint: "f", Features: goesOn})
+			if err != nil {
+				rt.Fatal(err)
+			}
+			lost = false
+			s.play(a.Body, reasons, text, total, take, &lost)
+		}
+		end := string(j.End(nil))
+		if wholeAnswer {
+			m := decode(t, end)["choices"].([]any)[0].(map[string]any)["message"].(map[string]any)
+			if m["content"] != string(text) || fmt.Sprint(m["reasoning_content"]) != fmt.Sprint(orNil(string(reasons))) {
+				rt.Fatalf("got %v, want %q and %q", m, string(reasons), string(text))
+			}
+			return
+		}
+		h := listen(t, out.String()+end)
+		if h.content[0] != string(text) || h.reasoning[0] != string(reasons) || h.roles[0] > 1 || h.finishes[0] != 1 ||
+			h.finish[0] != "stop" || h.done != 1 || len(h.envelopes) != 1 {
+			rt.Fatalf("want %q and %q, got %s", string(reasons), string(text), h.raw)
+		}
+	})
+}
+
+func orNil(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+// play reads a request as a server would, and streams the rest of the answer until
+// it is lost.
+func (s *script) play(body []byte, reasons, text []rune, total int, take func(string), lost *bool) {
+	var req struct {
+		Messages []struct {
+			Content   string
+			Reasoning string `json:"reasoning_content"`
+		}
+		MaxTokens int    `json:"max_tokens"`
+		How       string `json:"continue_final_message"`
+	}
+	if err := json.Unmarshal(body, &req); err != nil {
+		s.t.Fatalf("%v: %s", err, body)
+	}
+	atReason, atText := 0, 0
+	if len(req.Messages) > 1 {
+		m := req.Messages[1]
+		atReason, atText = len([]rune(m.Reasoning)), len([]rune(m.Content))
+		if req.How == "content" {
+			if want := strings.TrimSuffix(string(reasons), "\n"); m.Reasoning != want {
+				s.t.Fatalf("reasoning %q, want %q", m.Reasoning, want)
+			}
+			atReason = len(reasons)
+		} else if m.Reasoning != string(reasons[:atReason]) || req.How != "reasoning_content" {
+			s.t.Fatalf("%s: reasoning %q", req.How, m.Reasoning)
+		}
+		if m.Content != string(text[:atText]) {
+			s.t.Fatalf("content %q, want a prefix of %q", m.Content, string(text))
+		}
+	}
+	if want := total + 5 - atReason - atText; req.MaxTokens != want {
+		s.t.Fatalf("max_tokens %d, want %d", req.MaxTokens, want)
+	}
+	cut := func() bool {
+		return *lost || s.n < 150 && rapid.IntRange(0, 9).Draw(s.t, "cut") == 0
+	}
+	send := func(delta, finish string, n int) bool {
+		if cut() {
+			*lost = true
+			return false
+		}
+		take(s.chunk(delta, finish, n))
+		return !*lost
+	}
+	if !send(s.members(`"role":"assistant"`, `"content":null`), "null", 0) {
+		return
+	}
+	n := 0
+	for ; atReason < len(reasons); atReason++ {
+		n++
+		b, _ := json.Marshal(string(reasons[atReason]))
+		if !send(`{"reasoning_content":`+string(b)+`}`, "null", n) {
+			return
+		}
+	}
+	for ; atText < len(text); atText++ {
+		n++
+		b, _ := json.Marshal(string(text[atText]))
+		if !send(`{"content":`+string(b)+`}`, "null", n) {
+			return
+		}
+	}
+	send("{}", `"stop"`, n+1)
+}
+
+func FuzzTake(f *testing.F) {
+	for _, e := range captures(f) {
+		if e.streams() {
+			for i, ev := range e.events() {
+				if i < 4 {
+					f.Add([]byte(ev), []byte(e.events()[len(e.events())-1]))
+				}
+			}
+		}
+	}
+	f.Add([]byte(toolCall("x")), []byte(usageChunk(3, 4)))
+	f.Add([]byte(`{"choices":[{"delta":{"role":"a","content":"b"},"index":1}]}`), []byte(`{"usage":1,"timings":2,"choices":null}`))
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		for _, body := range []string{stream(`,"max_tokens":9`), stream(`,"timings_per_token":true,"stream_options":{"include_usage":true}`), `{"messages":[]}`} {
+			j := mustParse(t, chatPath, body, Options{})
+			for range 2 {
+				if _, err := j.Request(nodeA); err != nil {
+					break
+				}
+				for _, ev := range [][]byte{a, b, a} {
+					keep := bytes.Clone(ev)
+					out, err := j.Take(fleet.Event{Kind: fleet.EventData, Data: ev})
+					if !bytes.Equal(keep, ev) {
+						t.Fatal("the event was changed")
+					}
+					if err != nil {
+						continue
+					}
+					checkEvents(t, out)
+					j.Delivered()
+				}
+			}
+			_, _ = j.Needs()
+			_ = j.Usage()
+			if end := j.End(nil); j.Streams() {
+				checkEvents(t, end)
+			} else if !json.Valid(end) {
+				t.Fatalf("not JSON: %s", end)
+			}
+		}
+	})
+}
+
+func checkEvents(t *testing.T, out []byte) {
+	t.Helper()
+	for ev := range strings.SplitSeq(string(out), "\n\n") {
+		if ev == "" || ev == "data: [DONE]" {
+			continue
+		}
+		p, ok := strings.CutPrefix(ev, "data: ")
+		if !ok || strings.ContainsAny(p, "\r\n") || !json.Valid([]byte(p)) {
+			t.Fatalf("not an event: %q", ev)
+		}
+	}
+}

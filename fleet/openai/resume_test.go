@@ -1,0 +1,381 @@
+package openai
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slotfleet/slotfleet/fleet"
+)
+
+func stream(fields string) string {
+	return `{"messages":[{"role":"user","content":"x"}],"stream":true` + fields + `}`
+}
+
+func usageChunk(prompt, completion int) string {
+	return `{"choices":[],` + strings.TrimSuffix(env, "}") +
+		fmt.Sprintf(`,"usage":{"completion_tokens":%d,"prompt_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":1}},`, completion, prompt, prompt+completion) +
+		timings(prompt, completion) + `}`
+}
+
+func timings(prompt, n int) string {
+	return fmt.Sprintf(`"timings":{"cache_n":1,"prompt_n":%d,"prompt_ms":10,"prompt_per_token_ms":1,"prompt_per_second":1,`+
+		`"predicted_n":%d,"predicted_ms":%d,"predicted_per_token_ms":1,"predicted_per_second":1}`, prompt-1, n, 10*n)
+}
+
+// counted adds timings to a chunk.
+func counted(chunk string, prompt, n int) string {
+	return strings.TrimSuffix(chunk, "}") + "," + timings(prompt, n) + "}"
+}
+
+func lastMessage(t *testing.T, m map[string]any) map[string]any {
+	t.Helper()
+	list := m["messages"].([]any)
+	return list[len(list)-1].(map[string]any)
+}
+
+func TestReasoningCutInsideAtTheSeamAndAfter(t *testing.T) {
+	for _, x := range []struct {
+		name     string
+		got      []string
+		want     map[string]any
+		how      string
+		features fleet.Features
+	}{
+		{
+			"inside",
+			[]string{reasoning("Let"), reasoning(" me")},
+			map[string]any{"role": "assistant", "content": "", "reasoning_content": "Let me"},
+			"reasoning_content", fleet.ContinueReasoning,
+		},
+		{
+			"seam",
+			[]string{reasoning("Done"), reasoning("\n")},
+			map[string]any{"role": "assistant", "content": "", "reasoning_content": "Done\n"},
+			"reasoning_content", fleet.ContinueReasoning,
+		},
+		{
+			"content",
+			[]string{reasoning("Done"), reasoning("\n"), content("It")},
+			map[string]any{"role": "assistant", "content": "It", "reasoning_content": "Done"},
+			"content", fleet.ContinueContent,
+		},
+		{
+			"only a newline",
+			[]string{reasoning("\n"), content("\n It")},
+			map[string]any{"role": "assistant", "content": "\n It"},
+			"content", fleet.ContinueContent,
+		},
+	} {
+		j := mustParse(t, chatPath, stream(""), Options{})
+		request(t, j, nodeA)
+		out := feed(t, j, append([]string{delta(role)}, x.got...))
+		n, err := j.Needs()
+		if err != nil || n.Features != x.features {
+			t.Errorf("%s: Needs = %+v, %v", x.name, n, err)
+		}
+		_, m := request(t, j, nodeB)
+		if d := cmp.Diff(x.want, lastMessage(t, m)); d != "" || m["continue_final_message"] != x.how || m["add_generation_prompt"] != false {
+			t.Errorf("%s: how %v (-want +got):\n%s", x.name, m["continue_final_message"], d)
+		}
+		out += feed(t, j, []string{delta(role), content(" is."), finishChunk("stop")}) + string(j.End(nil))
+		if h := listen(t, out); h.roles[0] != 1 || h.done != 1 || !strings.HasSuffix(h.content[0], " is.") {
+			t.Errorf("%s: %s", x.name, out)
+		}
+	}
+}
+
+func TestThreeNodesGiveOneAnswer(t *testing.T) {
+	j := mustParse(t, chatPath, stream(`,"max_tokens":10,"timings_per_token":true,"stream_options":{"include_usage":true}`), Options{})
+	request(t, j, nodeA)
+	out := feed(t, j, []string{delta(role), counted(content("a"), 20, 1), counted(content("b"), 20, 3)})
+	_, m := request(t, j, nodeB)
+	if m["max_tokens"] != 7.0 || lastMessage(t, m)["content"] != "ab" {
+		t.Fatalf("second request: %v", m)
+	}
+	other := func(s string) string { return strings.Replace(s, "chatcmpl-a", "chatcmpl-b", 1) }
+	out += feed(t, j, []string{other(delta(role)), other(counted(content("c"), 23, 1))})
+	_, m = request(t, j, fleet.Instance{Node: "c", Fingerprint: "same", Features: goesOn})
+	if m["max_tokens"] != 6.0 || lastMessage(t, m)["content"] != "abc" {
+		t.Fatalf("third request: %v", m)
+	}
+	// The third sends nothing before it is lost, so that the fourth is asked the same.
+	_, again := request(t, j, nodeB)
+	if d := cmp.Diff(m, again); d != "" {
+		t.Fatalf("fourth request (-third +fourth):\n%s", d)
+	}
+	out += feed(t, j, []string{other(delta(role)), other(counted(content("d"), 24, 2)), other(finishChunk("stop")), other(usageChunk(24, 3))})
+	out += string(j.End(nil))
+	h := listen(t, out)
+	if h.content[0] != "abcd" || h.roles[0] != 1 || h.finishes[0] != 1 || h.done != 1 || len(h.envelopes) != 1 {
+		t.Errorf("got %s", out)
+	}
+	want := map[string]any{
+		"prompt_tokens": 20.0, "completion_tokens": 7.0, "total_tokens": 27.0,
+		"prompt_tokens_details": map[string]any{"cached_tokens": 1.0},
+	}
+	if d := cmp.Diff([]map[string]any{want}, h.usage); d != "" {
+		t.Errorf("usage (-want +got):\n%s", d)
+	}
+	last := h.timings[len(h.timings)-1]
+	if last["prompt_n"] != 19.0 || last["predicted_n"] != 7.0 || last["predicted_ms"] != 70.0 || last["predicted_per_token_ms"] != 17.5 {
+		t.Errorf("timings = %v", last)
+	}
+	if u := j.Usage(); *u.Prompt != 20 || *u.Cached != 1 || *u.Generated != 7 {
+		t.Errorf("Usage = %d %d %d", *u.Prompt, *u.Cached, *u.Generated)
+	}
+}
+
+func TestBudgetKeepsOneField(t *testing.T) {
+	for _, x := range []struct{ give, want string }{
+		{`,"max_tokens":9`, "max_tokens"},
+		{`,"max_tokens":5,"max_completion_tokens":9`, "max_completion_tokens"},
+		{`,"max_completion_tokens":5,"n_predict":9,"max_tokens":1`, "n_predict"},
+		{`,"max_completion_tokens":9,"n_predict":null`, "max_completion_tokens"},
+	} {
+		j := mustParse(t, chatPath, stream(x.give), Options{})
+		request(t, j, nodeA)
+		feed(t, j, []string{counted(content("a"), 5, 4)})
+		if n, err := j.Needs(); n.Left != 5 || err != nil {
+			t.Errorf("%s: Needs = %+v, %v", x.give, n, err)
+		}
+		body, m := request(t, j, nodeB)
+		n := 0
+		for _, f := range []string{"max_tokens", "max_completion_tokens", "n_predict"} {
+			if _, ok := m[f]; ok {
+				n++
+			}
+		}
+		if n != 1 || m[x.want] != 5.0 {
+			t.Errorf("%s: %s", x.give, body)
+		}
+	}
+	j := mustParse(t, chatPath, stream(`,"max_tokens":-1`), Options{})
+	request(t, j, nodeA)
+	feed(t, j, []string{content("a")})
+	if _, m := request(t, j, nodeB); m["max_tokens"] != -1.0 {
+		t.Errorf("no limit became %v", m["max_tokens"])
+	}
+}
+
+func TestFullBudgetEndsWithLength(t *testing.T) {
+	j := mustParse(t, chatPath, stream(`,"max_tokens":3,"stream_options":{"include_usage":true}`), Options{})
+	request(t, j, nodeA)
+	out := feed(t, j, []string{delta(role), counted(content("a"), 5, 3)})
+	if n, err := j.Needs(); !n.Done || err != nil {
+		t.Fatalf("Needs = %+v, %v", n, err)
+	}
+	h := listen(t, out+string(j.End(nil)))
+	if h.finish[0] != "length" || h.done != 1 || len(h.usage) != 1 || h.usage[0]["completion_tokens"] != 3.0 || len(h.envelopes) != 1 {
+		t.Errorf("got %s", h.raw)
+	}
+}
+
+func TestFinishIsNeverInvented(t *testing.T) {
+	j := mustParse(t, chatPath, stream(`,"max_tokens":30`), Options{})
+	request(t, j, nodeA)
+	out := feed(t, j, []string{delta(role), counted(content("a"), 5, 3)})
+	h := listen(t, out+string(j.End(nil)))
+	if h.done != 0 || h.faults != 1 || h.finishes[0] != 0 {
+		t.Errorf("got %s", h.raw)
+	}
+}
+
+func TestUndeliveredTextDoesNotCount(t *testing.T) {
+	j := mustParse(t, chatPath, stream(`,"max_tokens":10`), Options{})
+	request(t, j, nodeA)
+	feed(t, j, []string{delta(role), counted(content("a"), 5, 1)})
+	if _, err := j.Take(fleet.Event{Kind: fleet.EventData, Data: []byte(counted(content("b"), 5, 2))}); err != nil {
+		t.Fatal(err)
+	}
+	if _, m := request(t, j, nodeB); lastMessage(t, m)["content"] != "a" || m["max_tokens"] != 9.0 {
+		t.Errorf("went on from %v with %v", lastMessage(t, m), m["max_tokens"])
+	}
+}
+
+func TestPrefillBecomesOneMessage(t *testing.T) {
+	for _, x := range []struct{ name, fields, message, first, content, reasoning string }{
+		{"echoed", "", `{"role":"assistant","content":"The fox"}`, content("The fox:"), "The fox:", ""},
+		{"not echoed", "", `{"role":"assistant","content":"The fox"}`, content(":"), "The fox:", ""},
+		{"explicit", `,"continue_final_message":"content","add_generation_prompt":false`, `{"content":"ha","role":"assistant"}`, content("ha!"), "haha!", ""},
+		{"explicit, echo", `,"continue_final_message":true,"echo":true,"add_generation_prompt":false`, `{"content":"ha","role":"assistant"}`, content("ha!"), "ha!", ""},
+		{"reasoning kept", "", `{"role":"assistant","reasoning_content":"R\n","content":"C"}`, content("C."), "C.", "R\n"},
+		{
+			"reasoning", `,"continue_final_message":"reasoning_content","add_generation_prompt":false`,
+			`{"role":"assistant","reasoning_content":"Let","content":""}`, reasoning(" me"), "", "Let me",
+		},
+		{"null content", `,"continue_final_message":true,"add_generation_prompt":false`, `{"role":"assistant","content":null}`, content("x"), "x", ""},
+		{"no content", `,"continue_final_message":true,"add_generation_prompt":false`, `{"role":"assistant","name":"n"}`, content("x"), "x", ""},
+	} {
+		body := `{"stream":true,"messages":[{"role":"user","content":"q"},` + x.message + `]` + x.fields + `}`
+		j := mustParse(t, chatPath, body, Options{})
+		request(t, j, nodeA)
+		feed(t, j, []string{delta(role), x.first})
+		got, m := request(t, j, nodeB)
+		last := lastMessage(t, m)
+		r, _ := last["reasoning_content"].(string)
+		if last["content"] != x.content || r != x.reasoning || len(m["messages"].([]any)) != 2 || m["echo"] != nil || m["add_generation_prompt"] != false {
+			t.Errorf("%s: %s", x.name, got)
+		}
+	}
+}
+
+func TestEchoOfWhatWasSentIsCut(t *testing.T) {
+	long := strings.Repeat("Hello wor", 50)
+	j := mustParse(t, chatPath, stream(""), Options{})
+	request(t, j, nodeA)
+	out := feed(t, j, []string{delta(role), content(long), content("l")})
+	request(t, j, nodeB)
+	out += feed(t, j, []string{delta(role), content(long + "ld, it's"), content(" me"), finishChunk("stop")}) + string(j.End(nil))
+	if h := listen(t, out); h.content[0] != long+"ld, it's me" {
+		t.Errorf("got %q", h.content[0])
+	}
+	// A model that repeats itself is not an echo, in however few tokens.
+	for _, once := range []string{"ha", "          ", strings.Repeat("-", 100)} {
+		j = mustParse(t, chatPath, stream(""), Options{})
+		request(t, j, nodeA)
+		out = feed(t, j, []string{delta(role), reasoning("I think"), content(once[:1]), content(once[1:])})
+		request(t, j, nodeB)
+		out += feed(t, j, []string{delta(role), content(once), finishChunk("stop")}) + string(j.End(nil))
+		if h := listen(t, out); h.content[0] != once+once {
+			t.Errorf("got %q, want it twice", h.content[0])
+		}
+	}
+}
+
+func TestCompletionsGoOnByTheirPrompt(t *testing.T) {
+	text := func(s string) string {
+		b, _ := json.Marshal(s)
+		return `{"choices":[{"text":` + string(b) + `,"index":0,"logprobs":null,"finish_reason":null}],"id":"a"}`
+	}
+	j := mustParse(t, "/v1/completions", `{"prompt":"On\u0063e \ud800","stream":true,"json_schema":{},"echo":true,"stop":["x"]}`, Options{})
+	request(t, j, nodeA)
+	feed(t, j, []string{text(" \"up\n"), text("on")})
+	if n, err := j.Needs(); err != nil || n != (fleet.Needs{Fingerprint: "same", Prompt: n.Prompt}) {
+		t.Errorf("Needs = %+v, %v", n, err)
+	}
+	body, _ := request(t, j, nodeB)
+	for _, want := range []string{`"prompt":"On\u0063e \ud800 \"up\non"`, `"generation_prompt":" \"up\non"`, `"echo":true`, `"stop":["x"]`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %s in %s", want, body)
+		}
+	}
+	for _, prompt := range []string{`[1,2,3]`, `["a","b"]`, `["a",1]`} {
+		j := mustParse(t, "/v1/completions", `{"prompt":`+prompt+`,"stream":true}`, Options{})
+		request(t, j, nodeA)
+		feed(t, j, []string{text("x")})
+		if _, err := j.Needs(); err == nil {
+			t.Errorf("prompt %s can be continued", prompt)
+		}
+	}
+}
+
+func TestWhatCannotGoOn(t *testing.T) {
+	for _, x := range []struct {
+		name, fields, chunk string
+		o                   Options
+	}{
+		{"n", `,"n":2`, content("a"), Options{}},
+		{"grammar", `,"grammar":"root ::= \"a\""`, content("a"), Options{}},
+		{"raw reasoning", `,"reasoning_format":"none"`, content("a"), Options{}},
+		{"no generation prompt", `,"add_generation_prompt":false`, content("a"), Options{}},
+		{"off", ``, content("a"), Options{Resume: ResumeOff}},
+		{"before first byte", ``, content("a"), Options{Resume: ResumeBeforeFirstByte}},
+		{"unknown delta", ``, delta(`{"refusal":"no"}`), Options{}},
+	} {
+		j := mustParse(t, chatPath, stream(x.fields), x.o)
+		request(t, j, nodeA)
+		out := feed(t, j, []string{delta(role)})
+		if n, err := j.Needs(); err != nil || n != (fleet.Needs{}) {
+			t.Errorf("%s: before the first byte: %+v, %v", x.name, n, err)
+		}
+		out += feed(t, j, []string{x.chunk})
+		_, err := j.Needs()
+		r, ok := errors.AsType[*fleet.RequestError](err)
+		if !ok || r.Reason != fleet.ReasonLost || r.Message == "" {
+			t.Errorf("%s: Needs: %v", x.name, err)
+			continue
+		}
+		if _, err := j.Request(nodeB); err == nil {
+			t.Errorf("%s: Request gave a body", x.name)
+		}
+		h := listen(t, out+string(j.End(err)))
+		if h.done != 0 || h.faults != 1 || !strings.Contains(h.raw, "node_lost_unresumable") {
+			t.Errorf("%s: %s", x.name, h.raw)
+		}
+	}
+}
+
+func TestUnknownFingerprintHasNoEqual(t *testing.T) {
+	j := mustParse(t, chatPath, stream(""), Options{})
+	request(t, j, fleet.Instance{Node: "a"})
+	feed(t, j, []string{content("x")})
+	if n, err := j.Needs(); err != nil || n.Fingerprint == "" {
+		t.Errorf("Needs = %+v, %v", n, err)
+	}
+}
+
+func toolCall(s string) string {
+	b, _ := json.Marshal(s)
+	return delta(`{"tool_calls":[{"index":0,"function":{"arguments":` + string(b) + `}}]}`)
+}
+
+func TestToolCallsWaitForTheFinish(t *testing.T) {
+	j := mustParse(t, chatPath, stream(`,"max_tokens":50`), Options{})
+	request(t, j, nodeA)
+	out := feed(t, j, []string{delta(role), counted(content("I"), 5, 1)})
+	if held := feed(t, j, []string{counted(toolCall("{"), 5, 7), counted(toolCall("}"), 5, 8), content("x")}); held != "" {
+		t.Fatalf("not held: %s", held)
+	}
+	if n, err := j.Needs(); err != nil || n.Left != 49 {
+		t.Errorf("Needs = %+v, %v", n, err)
+	}
+	_, m := request(t, j, nodeB) // lost: they are dropped
+	if lastMessage(t, m)["content"] != "I" || m["max_tokens"] != 49.0 {
+		t.Errorf("went on from %v", m)
+	}
+	out += feed(t, j, []string{delta(role), counted(toolCall("[]"), 6, 2), counted(toolCall("!"), 6, 3), finishChunk("tool_calls")})
+	out += string(j.End(nil))
+	h := listen(t, out)
+	want := []string{`{"index":0,"function":{"arguments":"[]"}}`, `{"index":0,"function":{"arguments":"!"}}`}
+	if d := cmp.Diff(want, h.tools); d != "" || h.done != 1 || h.roles[0] != 1 || h.content[0] != "I" {
+		t.Errorf("%s\n(-want +got):\n%s", out, d)
+	}
+	if strings.Index(out, "finish_reason\":\"tool_calls") < strings.Index(out, `"!"`) {
+		t.Errorf("the finish came first: %s", out)
+	}
+}
+
+func TestRoleInALostToolCallIsSaidAgain(t *testing.T) {
+	j := mustParse(t, chatPath, stream(""), Options{})
+	request(t, j, nodeA)
+	first := delta(`{"role":"assistant","content":null,"tool_calls":[{"index":0,"id":"x"}]}`)
+	out := feed(t, j, []string{first})
+	if n, err := j.Needs(); err != nil || n != (fleet.Needs{}) {
+		t.Errorf("Needs = %+v, %v", n, err)
+	}
+	request(t, j, nodeB)
+	out += feed(t, j, []string{first, finishChunk("tool_calls")}) + string(j.End(nil))
+	if h := listen(t, out); h.roles[0] != 1 || len(h.tools) != 1 || h.done != 1 {
+		t.Errorf("got %s", out)
+	}
+}
+
+func TestHugeToolCallsAreStreamedOn(t *testing.T) {
+	j := mustParse(t, chatPath, stream(""), Options{})
+	request(t, j, nodeA)
+	out := feed(t, j, []string{delta(role)})
+	for range 9 {
+		out += feed(t, j, []string{toolCall(strings.Repeat("x", 1<<20))})
+	}
+	if h := listen(t, out); len(h.tools) != 9 {
+		t.Fatalf("%d of 9 came", len(h.tools))
+	}
+	if _, err := j.Needs(); err == nil {
+		t.Error("it can still be continued")
+	}
+}

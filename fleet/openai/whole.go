@@ -1,0 +1,279 @@
+package openai
+
+import (
+	"bytes"
+	"strconv"
+)
+
+// call is a tool call of a whole answer.
+type call struct {
+	index          int64
+	id, name, kind []byte
+	arguments      []byte
+}
+
+// assemble keeps what a part brings for a whole answer, besides the text that does
+// not wait. It returns how many bytes that is.
+func (ch *choice) assemble(c *chunk, p *part) (size int) {
+	if p.tools.ok() {
+		size += ch.takeCalls(p.tools.of(c.data))
+	}
+	if w := &ch.wait; (w.on || p.tools.ok()) && !p.finish.ok() {
+		before := len(w.content) + len(w.reasoning)
+		if hasText(p.content) {
+			w.content = appendText(w.content, inside(p.content).of(c.data))
+		}
+		if hasText(p.reasoning) {
+			w.reasoning = appendText(w.reasoning, inside(p.reasoning).of(c.data))
+		}
+		size += len(w.content) + len(w.reasoning) - before
+	}
+	if !p.logprobs.ok() {
+		return size
+	}
+	list := contentOf(p.logprobs.of(c.data))
+	if len(list) == 0 {
+		return size
+	}
+	if len(ch.logprobs) > 0 {
+		ch.logprobs = append(ch.logprobs, ',')
+	}
+	ch.logprobs = append(ch.logprobs, list...)
+	return size + len(list)
+}
+
+// takeWaiting adds the text that waited to that of the choice. The calls stay where
+// they are.
+func (ch *choice) takeWaiting() {
+	w := &ch.wait
+	ch.content = append(ch.content, w.content...)
+	ch.reasoning = append(ch.reasoning, w.reasoning...)
+	ch.now.content, ch.now.reasoning = len(ch.content), len(ch.reasoning)
+	w.content, w.reasoning = nil, nil
+}
+
+// contentOf returns the elements of logprobs.content without its brackets.
+func contentOf(v []byte) []byte {
+	var buf [64]byte
+	var list []byte
+	s := scanner{b: v}
+	for s.enter('{'); s.more('}'); {
+		is := string(name(s.key().of(s.b), &buf)) == "content"
+		if at := s.value(); is && at.ok() && v[at.from] == '[' {
+			list = bytes.TrimSpace(inside(at).of(v))
+		}
+	}
+	return list
+}
+
+// takeCalls adds a list of tool-call deltas and returns how many bytes they hold.
+func (ch *choice) takeCalls(list []byte) (size int) {
+	s := scanner{b: list}
+	for s.enter('['); s.more(']'); {
+		if s.peek() != '{' {
+			s.value()
+			continue
+		}
+		size += ch.takeCall(&s)
+	}
+	return size
+}
+
+// takeCall adds one delta. Its index says which call it is of; without one it is
+// of the last, or of a new one if it has an id.
+func (ch *choice) takeCall(s *scanner) int {
+	from := s.i
+	d := call{index: -1}
+	var buf [64]byte
+	for s.enter('{'); s.more('}'); {
+		key := name(s.key().of(s.b), &buf)
+		switch string(key) {
+		case "index":
+			d.index = figure(s.value().of(s.b))
+		case "id":
+			d.id = textOf(s.value().of(s.b))
+		case "type":
+			d.kind = textOf(s.value().of(s.b))
+		case "function":
+			if s.peek() == '{' {
+				d.takeFunction(s)
+				continue
+			}
+			s.value()
+		default:
+			s.value()
+		}
+	}
+	to := ch.call(d.index, len(d.id) > 0)
+	to.id = append(to.id, d.id...)
+	to.name = append(to.name, d.name...)
+	to.arguments = append(to.arguments, d.arguments...)
+	if len(d.kind) > 0 {
+		to.kind = d.kind
+	}
+	return s.i - from
+}
+
+func (d *call) takeFunction(s *scanner) {
+	var buf [64]byte
+	for s.enter('{'); s.more('}'); {
+		key := name(s.key().of(s.b), &buf)
+		isName, isArguments := string(key) == "name", string(key) == "arguments"
+		switch v := s.value().of(s.b); {
+		case isName:
+			d.name = textOf(v)
+		case isArguments:
+			d.arguments = textOf(v)
+		}
+	}
+}
+
+func textOf(v []byte) []byte {
+	if len(v) < 2 || v[0] != '"' {
+		return nil
+	}
+	return appendText(nil, v[1:len(v)-1])
+}
+
+func (ch *choice) call(index int64, isNew bool) *call {
+	n := len(ch.wait.calls)
+	if index < 0 {
+		if n > 0 && !isNew {
+			return &ch.wait.calls[n-1]
+		}
+		index = int64(n)
+	}
+	for k := range ch.wait.calls {
+		if ch.wait.calls[k].index == index {
+			return &ch.wait.calls[k]
+		}
+	}
+	ch.wait.calls = append(ch.wait.calls, call{index: index})
+	return &ch.wait.calls[n]
+}
+
+// checkSize bounds what a whole answer holds.
+func (j *Job) checkSize() error {
+	if j.relay.size > maxText {
+		return broken("the answer grew beyond 16 MiB; ask for a stream, or for fewer tokens")
+	}
+	return nil
+}
+
+// wholeAnswer returns the body that llama-server gives for stream:false, its keys
+// in the same order.
+func (j *Job) wholeAnswer() []byte {
+	r := &j.relay
+	b := []byte(`{"choices":[`)
+	for k := range r.choices {
+		if k > 0 {
+			b = append(b, ',')
+		}
+		b = j.appendChoice(b, k)
+	}
+	b = append(b, ']')
+	b = r.appendEnvelope(b, envCreated, envModel, envFingerprint)
+	b = append(append(append(b, `,"object":"`...), j.kind.object...), '"')
+	if u := j.wholeUsage(); len(u) > 0 {
+		b = append(append(b, `,"usage":`...), u...)
+	}
+	b = r.appendEnvelope(b, envID)
+	if t := r.wholeTimings(); len(t) > 0 {
+		b = append(append(b, `,"timings":`...), t...)
+	}
+	return append(b, '}')
+}
+
+// appendEnvelope appends members of the envelope that are known.
+func (r *relay) appendEnvelope(b []byte, which ...int) []byte {
+	for _, k := range which {
+		if len(r.envelope[k]) > 0 {
+			b = append(append(append(b, `,"`...), envelopeNames[k]...), `":`...)
+			b = append(b, r.envelope[k]...)
+		}
+	}
+	return b
+}
+
+func (j *Job) appendChoice(b []byte, index int) []byte {
+	ch := &j.relay.choices[index]
+	finish := ch.finish
+	if len(finish) == 0 {
+		finish = []byte(`"length"`)
+	}
+	if !j.kind.chat {
+		b = appendString(append(b, `{"text":`...), ch.content)
+		b = strconv.AppendInt(append(b, `,"index":`...), int64(index), 10)
+		b = append(b, `,"logprobs":`...)
+		if len(ch.logprobs) > 0 {
+			b = ch.appendLogprobs(b)
+		} else {
+			b = append(b, "null"...)
+		}
+		b = append(append(b, `,"finish_reason":`...), finish...)
+		return append(b, '}')
+	}
+	b = append(append(b, `{"finish_reason":`...), finish...)
+	b = strconv.AppendInt(append(b, `,"index":`...), int64(index), 10)
+	b = appendString(append(b, `,"message":{"role":"assistant","content":`...), ch.content)
+	if len(ch.reasoning) > 0 {
+		b = appendString(append(b, `,"reasoning_content":`...), ch.reasoning)
+	}
+	if len(ch.wait.calls) > 0 {
+		b = ch.appendCalls(b)
+	}
+	b = append(b, '}')
+	if len(ch.logprobs) > 0 {
+		b = ch.appendLogprobs(append(b, `,"logprobs":`...))
+	}
+	return append(b, '}')
+}
+
+func (ch *choice) appendLogprobs(b []byte) []byte {
+	return append(append(append(b, `{"content":[`...), ch.logprobs...), "]}"...)
+}
+
+func (ch *choice) appendCalls(b []byte) []byte {
+	b = append(b, `,"tool_calls":[`...)
+	for k := range ch.wait.calls {
+		c := &ch.wait.calls[k]
+		if k > 0 {
+			b = append(b, ',')
+		}
+		kind := c.kind
+		if len(kind) == 0 {
+			kind = []byte("function")
+		}
+		b = appendString(append(b, `{"type":`...), kind)
+		b = appendString(append(b, `,"function":{"name":`...), c.name)
+		b = appendString(append(b, `,"arguments":`...), c.arguments)
+		b = append(b, '}')
+		if len(c.id) > 0 {
+			b = appendString(append(b, `,"id":`...), c.id)
+		}
+		b = append(b, '}')
+	}
+	return append(b, ']')
+}
+
+func (j *Job) wholeUsage() []byte {
+	r := &j.relay
+	if r.past.nodes == 0 && len(r.rawUsage) > 0 {
+		return r.rawUsage
+	}
+	f := r.total()
+	if f.prompt == 0 {
+		return nil
+	}
+	return appendUsage(nil, f, r.tokens())
+}
+
+func (r *relay) wholeTimings() []byte {
+	if r.past.nodes == 0 {
+		return r.rawTiming
+	}
+	if len(r.rawTiming) == 0 {
+		return nil
+	}
+	return r.past.appendTimings(nil, r.cur)
+}

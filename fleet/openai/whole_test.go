@@ -1,0 +1,268 @@
+package openai
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slotfleet/slotfleet/fleet"
+)
+
+var figuresOf = regexp.MustCompile(`"(id|created|timings|prompt_tokens_details)":("[^"]*"|\d+|\{[^}]*\})`)
+
+// sameButFigures blanks what differs between two runs of one request.
+func sameButFigures(s string) string { return figuresOf.ReplaceAllString(s, `"$1":_`) }
+
+func TestWholeAnswerIsWhatTheServerGives(t *testing.T) {
+	for _, file := range []string{"http-0.4.0", "http-0.4.0-thinking-template"} {
+		for _, x := range []struct{ whole, stream string }{
+			{"chat", "chat-stream-usage"},
+			{"completions", "completions-stream"},
+		} {
+			byName := map[string]exchange{}
+			for _, e := range captures(t) {
+				if e.File == file {
+					byName[e.Name] = e
+				}
+			}
+			e, s := byName[x.whole], byName[x.stream]
+			j := mustParse(t, e.Request.Path, e.Request.Body, Options{})
+			request(t, j, nodeA)
+			if out := feed(t, j, s.events()); out != "" {
+				t.Fatalf("a whole answer came in parts: %s", out)
+			}
+			got := sameButFigures(string(j.End(nil)))
+			want := sameButFigures(e.Response.Body)
+			if x.whole == "completions" { // the two recordings are of different texts
+				text := regexp.MustCompile(`"text":"[^"]*"`)
+				got, want = text.ReplaceAllString(got, ""), text.ReplaceAllString(want, "")
+			}
+			if got != want {
+				t.Errorf("%s/%s:\n got %s\nwant %s", file, x.whole, got, want)
+			}
+			if n := j.Usage().Generated; n == nil || *n < 8 {
+				t.Errorf("%s/%s: Usage().Generated = %v", file, x.whole, n)
+			}
+		}
+	}
+}
+
+func TestWholeAnswerSurvivesEveryCut(t *testing.T) {
+	for _, name := range []string{"chat-stream-usage", "completions-stream", "chat-stop"} {
+		e := capture(t, name)
+		events := withTimings(e.events())
+		body := strings.Replace(e.Request.Body, `,"stream":true`, "", 1)
+		body = strings.Replace(body, `,"stream_options":{"include_usage":true}`, "", 1)
+		orig := decode(t, body)
+		uncut := mustParse(t, e.Request.Path, body, Options{})
+		request(t, uncut, nodeA)
+		feed(t, uncut, events)
+		want := decode(t, string(uncut.End(nil)))
+		for cut := range len(events) + 1 {
+			j := mustParse(t, e.Request.Path, body, Options{})
+			_, first := request(t, j, nodeA)
+			if d := cmp.Diff(wantFirst(orig), first); d != "" {
+				t.Fatalf("first request (-want +got):\n%s", d)
+			}
+			feed(t, j, events[:cut])
+			needs, err := j.Needs()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !needs.Done {
+				h := listenTo(t, events[:cut])
+				_, rest := request(t, j, nodeB)
+				if h.textChunks > 0 {
+					if d := cmp.Diff(wantRest(orig, h.content[0], "", h.textChunks), rest); d != "" {
+						t.Fatalf("%s, cut %d: rest (-want +got):\n%s", name, cut, d)
+					}
+				}
+				feed(t, j, continued(t, events[cut:], "b", orig["messages"] != nil))
+			}
+			got := decode(t, string(j.End(nil)))
+			for _, m := range []map[string]any{got, want} {
+				for _, k := range []string{"id", "created", "model", "system_fingerprint", "timings"} {
+					delete(m, k)
+				}
+				if u, ok := m["usage"].(map[string]any); ok {
+					delete(u, "prompt_tokens_details")
+					delete(u, "prompt_tokens")
+					delete(u, "total_tokens")
+				}
+			}
+			if name == "chat-stop" { // its end token counts, and the second node's is not in the recording
+				delete(got, "usage")
+				delete(want, "usage")
+			}
+			if d := cmp.Diff(want, got); d != "" {
+				t.Fatalf("%s, cut %d (-want +got):\n%s", name, cut, d)
+			}
+		}
+	}
+}
+
+// listenTo is listen for bare payloads.
+func listenTo(t testing.TB, events []string) heard {
+	t.Helper()
+	var s strings.Builder
+	for _, ev := range events {
+		s.WriteString("data: " + ev + "\n\n")
+	}
+	return listen(t, s.String())
+}
+
+const env = `"created":1,"id":"chatcmpl-a","model":"m","system_fingerprint":"b1","object":"chat.completion.chunk"}`
+
+func delta(d string) string {
+	return `{"choices":[{"finish_reason":null,"index":0,"delta":` + d + `}],` + env
+}
+
+func finishChunk(reason string) string {
+	return `{"choices":[{"finish_reason":"` + reason + `","index":0,"delta":{}}],` + env
+}
+
+func content(s string) string {
+	b, _ := json.Marshal(s)
+	return delta(`{"content":` + string(b) + `}`)
+}
+
+func reasoning(s string) string {
+	b, _ := json.Marshal(s)
+	return delta(`{"reasoning_content":` + string(b) + `}`)
+}
+
+const role = `{"role":"assistant","content":null}`
+
+const chatPath = "/v1/chat/completions"
+
+func TestWholeToolCallsAndReasoningAreAssembled(t *testing.T) {
+	j := mustParse(t, chatPath, `{"messages":[{"role":"user","content":"x"}]}`, Options{})
+	request(t, j, nodeA)
+	feed(t, j, []string{
+		delta(role), reasoning("hm"), content("I call."),
+		delta(`{"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"f","arguments":"{"}}]}`),
+		delta(`{"tool_calls":[{"index":0,"function":{"arguments":"\"a\":1}"}}]}`),
+		delta(`{"tool_calls":[{"index":1,"id":"c2","type":"function","function":{"name":"g","arguments":"{}"}}]}`),
+		finishChunk("tool_calls"),
+		`{"choices":[],` + strings.TrimSuffix(env, "}") + `,"usage":{"completion_tokens":9,"prompt_tokens":3,"total_tokens":12}}`,
+	})
+	want := `{"choices":[{"finish_reason":"tool_calls","index":0,"message":{"role":"assistant","content":"I call.","reasoning_content":"hm",` +
+		`"tool_calls":[{"type":"function","function":{"name":"f","arguments":"{\"a\":1}"},"id":"c1"},` +
+		`{"type":"function","function":{"name":"g","arguments":"{}"},"id":"c2"}]}}],"created":1,"model":"m","system_fingerprint":"b1",` +
+		`"object":"chat.completion","usage":{"completion_tokens":9,"prompt_tokens":3,"total_tokens":12},"id":"chatcmpl-a"}`
+	if got := string(j.End(nil)); got != want {
+		t.Errorf("\n got %s\nwant %s", got, want)
+	}
+}
+
+func TestWholeAnswerBeginsAnewWhereNobodyCanGoOn(t *testing.T) {
+	for name, other := range map[string]fleet.Instance{
+		"another model's fingerprint": {Node: "b", Fingerprint: "other", Features: goesOn},
+		"cannot continue":             {Node: "b", Fingerprint: "same"},
+	} {
+		j := mustParse(t, chatPath, `{"messages":[{"role":"user","content":"x"}]}`, Options{})
+		request(t, j, nodeA)
+		feed(t, j, []string{delta(role), content("lost ")})
+		if n, err := j.Needs(); err != nil || !n.Anew || n.Fingerprint != "same" || n.Features != fleet.ContinueContent {
+			t.Fatalf("%s: needs %+v, %v: want an equal, or else anybody anew", name, n, err)
+		}
+		_, rest := request(t, j, other)
+		if n := len(rest["messages"].([]any)); n != 1 {
+			t.Fatalf("%s: got %d messages, want the client's request as it was", name, n)
+		}
+		feed(t, j, []string{delta(role), content("whole"), finishChunk("stop")})
+		m := decode(t, string(j.End(nil)))["choices"].([]any)[0].(map[string]any)["message"].(map[string]any)
+		if m["content"] != "whole" {
+			t.Errorf("%s: content = %q, want %q", name, m["content"], "whole")
+		}
+	}
+}
+
+func TestWholeToolCallLostGoesOnFromBeforeIt(t *testing.T) {
+	j := mustParse(t, chatPath, `{"messages":[{"role":"user","content":"x"}]}`, Options{})
+	request(t, j, nodeA)
+	call := delta(`{"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"f","arguments":"{"}}]}`)
+	feed(t, j, []string{delta(role), content("Now:"), call, content("late")})
+	_, rest := request(t, j, nodeB)
+	last := rest["messages"].([]any)[1].(map[string]any)
+	if last["content"] != "Now:" || len(last) != 2 {
+		t.Fatalf("goes on from %v", last)
+	}
+	feed(t, j, []string{delta(role), content(" no call"), finishChunk("stop")})
+	m := decode(t, string(j.End(nil)))["choices"].([]any)[0].(map[string]any)["message"].(map[string]any)
+	if m["content"] != "Now: no call" || m["tool_calls"] != nil {
+		t.Errorf("message = %v", m)
+	}
+}
+
+func TestWholeAnswersWithSeveralChoices(t *testing.T) {
+	e := capture(t, "chat-n2")
+	s := capture(t, "chat-n2-stream")
+	j := mustParse(t, e.Request.Path, e.Request.Body, Options{})
+	request(t, j, nodeA)
+	feed(t, j, s.events()[:5])
+	needs, err := j.Needs() // the client has nothing: it is simply asked again
+	if err != nil || needs != (fleet.Needs{}) {
+		t.Fatalf("Needs = %+v, %v", needs, err)
+	}
+	request(t, j, nodeB)
+	feed(t, j, s.events())
+	got := string(j.End(nil))
+	// The recorded stream has no usage and stops earlier: only the form is compared.
+	keys := regexp.MustCompile(`"[a-z_]+":`)
+	want, _, _ := strings.Cut(e.Response.Body, `,"usage"`)
+	have, _, _ := strings.Cut(got, `,"usage"`)
+	if d := cmp.Diff(keys.FindAllString(want, -1), keys.FindAllString(have, -1)); d != "" {
+		t.Errorf("keys (-want +got):\n%s", d)
+	}
+	if _, text, _ := strings.Cut(got, `"content":`); strings.HasPrefix(text, `""`) {
+		t.Errorf("no text: %s", got)
+	}
+}
+
+func TestWholeAnswerIsBounded(t *testing.T) {
+	j := mustParse(t, chatPath, `{"messages":[]}`, Options{})
+	request(t, j, nodeA)
+	big := content(strings.Repeat("x", 1<<20))
+	var err error
+	n := 0
+	for ; n < 20 && err == nil; n++ {
+		_, err = j.Take(fleet.Event{Kind: fleet.EventData, Data: []byte(big)})
+	}
+	if e := ErrorFor(err); err == nil || e.Status != 502 || n != 17 {
+		t.Errorf("after %d MiB: %v", n, err)
+	}
+}
+
+func TestWholeAnswerKeepsLogprobs(t *testing.T) {
+	e := capture(t, "chat-logprobs")
+	j := mustParse(t, e.Request.Path, strings.Replace(e.Request.Body, `,"stream":true`, "", 1), Options{})
+	request(t, j, nodeA)
+	feed(t, j, e.events())
+	list := decode(t, string(j.End(nil)))["choices"].([]any)[0].(map[string]any)["logprobs"].(map[string]any)["content"].([]any)
+	if len(list) != 3 || list[2].(map[string]any)["logprob"] == nil {
+		t.Errorf("logprobs = %v", list)
+	}
+}
+
+func TestWholePrefillIsRepeatedAsTheServerDoes(t *testing.T) {
+	body := `{"messages":[{"role":"user","content":"x"},{"role":"assistant","content":"The fox"}],"continue_final_message":true,"add_generation_prompt":false}`
+	j := mustParse(t, chatPath, body, Options{})
+	if _, m := request(t, j, nodeA); m["echo"] != true {
+		t.Fatalf("echo = %v, want true", m["echo"])
+	}
+	feed(t, j, []string{delta(role), content("The fox runs")})
+	_, m := request(t, j, nodeB)
+	last := m["messages"].([]any)[1]
+	if d := cmp.Diff(map[string]any{"role": "assistant", "content": "The fox runs"}, last); d != "" || m["echo"] != nil {
+		t.Fatalf("rest: echo %v, last message (-want +got):\n%s", m["echo"], d)
+	}
+	feed(t, j, []string{delta(role), content("."), finishChunk("stop")})
+	if got := fmt.Sprint(decode(t, string(j.End(nil)))["choices"]); !strings.Contains(got, "The fox runs.") {
+		t.Errorf("got %s", got)
+	}
+}
