@@ -1,0 +1,32 @@
+// Package llamacpp reaches one llama-server (of llama.cpp) over HTTP/1.1. Its
+// [Link] is a [fleet.Link].
+//
+// [New] takes the address, the key and, where it can be read, the log of the
+// server. [Link.Watch] asks the server once what it is (model, lanes, context,
+// what it can go on with) and from then on tells what its log shows it carries;
+// nothing is polled. [Link.Call] with [fleet.OpProbe] asks again. A sleeping
+// server is never woken by a question: only paths known to let it sleep are asked
+// until it is awake.
+//
+// [Link.Run] posts one generation and hands on its events. The bytes of the
+// stream go from the connection into an sseReader, which finds the events and
+// copies nothing; run.go tells data, pings, progress and error events apart, and
+// the scanner of timings.go picks the figures out of a payload without decoding
+// it. All that goes wrong ends as one of two errors: a [fleet.NodeLost] for what
+// the network and the engine do, a [fleet.RequestError] for what the server
+// objects to. classify.go holds the table that tells them apart by the text of
+// the answer, because the status alone does not: llama-server answers 500 to
+// broken JSON and 400 to a prompt that fits another server.
+//
+// Silence is bounded by a [fleet.Patience]. Its clock runs only while the link
+// waits for the server. When it strikes, the server's /health is asked on a
+// connection of its own: only a server that answers there gets the same time
+// again.
+//
+// No header of a client reaches the server and none of the server's reaches
+// anybody; redirects are not followed, proxies of the environment not used, and
+// the key goes to the one address it was configured for.
+//
+// Router mode (several models behind one llama-server) is not supported yet and
+// reported as such.
+package llamacpp

@@ -1,0 +1,142 @@
+package llamacpp
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slotfleet/slotfleet/fleet"
+	"github.com/slotfleet/slotfleet/slotlog"
+)
+
+var timeZero time.Time
+
+// fakeLog is a log whose snapshot a test sets.
+type fakeLog struct {
+	mu      sync.Mutex
+	s       slotlog.Snapshot
+	looking bool // LookedAt is always now
+	changed chan struct{}
+	ended   bool
+}
+
+func (f *fakeLog) Snapshot(now time.Time) slotlog.Snapshot {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.s
+	if f.looking {
+		s.LookedAt = now
+	}
+	return s
+}
+
+func (f *fakeLog) Subscribe() (<-chan struct{}, func()) {
+	f.changed <- struct{}{}
+	return f.changed, func() { f.ended = true }
+}
+
+func (f *fakeLog) set(slots ...slotlog.Slot) {
+	f.mu.Lock()
+	f.s.Ports = []slotlog.PortState{{Port: 1, Slots: slots}}
+	f.mu.Unlock()
+	f.changed <- struct{}{}
+}
+
+func slot(s slotlog.State, prompt, decoded int64) slotlog.Slot {
+	return slotlog.Slot{State: s, PromptTokens: &prompt, Decoded: &decoded}
+}
+
+func TestLoadIsWhatTheLogShows(t *testing.T) {
+	at := time.Unix(1000, 0)
+	busy := []slotlog.Slot{
+		slot(slotlog.Processing, 100, 20),
+		{State: slotlog.Processing},
+		slot(slotlog.Idle, 500, 9),
+		slot(slotlog.Unknown, 500, 9),
+	}
+	want := fleet.Load{Active: 2, KVUsed: 120, KVTotal: 8192, At: at}
+	none := fleet.Load{KVTotal: 8192}
+	for name, tt := range map[string]struct {
+		s    slotlog.Snapshot
+		port string
+		want fleet.Load
+	}{
+		"the only server, forwarded": {slotlog.Snapshot{LookedAt: at, Ports: []slotlog.PortState{{Port: 1, Slots: busy}}}, "8080", want},
+		"by its port":                {slotlog.Snapshot{LookedAt: at, Ports: []slotlog.PortState{{Port: 1}, {Port: 8080, Slots: busy}}}, "8080", want},
+		"several, none ours":         {slotlog.Snapshot{LookedAt: at, Ports: []slotlog.PortState{{Port: 1, Slots: busy}, {Port: 2}}}, "8080", none},
+		"nothing said yet":           {slotlog.Snapshot{LookedAt: at}, "8080", fleet.Load{KVTotal: 8192, At: at}},
+		"degraded":                   {slotlog.Snapshot{LookedAt: at, Degraded: true, Ports: []slotlog.PortState{{Port: 1, Slots: busy}}}, "", none},
+		"not looked at":              {slotlog.Snapshot{}, "", none},
+	} {
+		if d := cmp.Diff(tt.want, readLoad(tt.s, tt.port, 8192)); d != "" {
+			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
+	}
+}
+
+func TestWatchTellsALoadWhenItChangesAndBeforeItIsOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, err := New(Options{Name: "n1", URL: "http://h"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		source := &fakeLog{looking: true, changed: make(chan struct{}, 1)}
+		l.source = source
+		l.client.keep.DialContext = refuse
+		l.instance = &fleet.Instance{Model: "m", Lanes: 2, Context: 100}
+		states, stop := watching(t, l)
+
+		begin := time.Now()
+		told := func(active int, after time.Duration) {
+			t.Helper()
+			i := <-states
+			if i.Load.Active != active || !i.Load.At.Equal(time.Now()) || time.Since(begin) != after || i.Load.KVTotal != 200 {
+				t.Errorf("got %+v after %v, want %d active after %v", i.Load, time.Since(begin), active, after)
+			}
+		}
+		told(0, 0)
+		source.set(slot(slotlog.Processing, 10, 1))
+		told(1, 0)
+		source.set(slot(slotlog.Processing, 10, 1)) // the same again
+		told(1, 5*time.Second)
+		told(1, 10*time.Second)
+		source.set()
+		told(0, 10*time.Second)
+
+		// Nobody looks any more: nothing is told.
+		source.mu.Lock()
+		source.looking, source.s.LookedAt = false, time.Now()
+		source.mu.Unlock()
+		wait(time.Minute)
+		if n := len(states); n != 0 {
+			t.Errorf("told %d times though nobody looked", n)
+		}
+		// The log is lost: that is told at once.
+		source.mu.Lock()
+		source.s.Degraded = true
+		source.mu.Unlock()
+		source.changed <- struct{}{}
+		if i := <-states; !i.Load.At.IsZero() {
+			t.Errorf("got %+v of a log that cannot be read", i.Load)
+		}
+		stop()
+		if !source.ended {
+			t.Error("the subscription was not ended")
+		}
+		_ = l.Close("done")
+		synctest.Wait()
+	})
+}
+
+func TestOursAreCountedInTheLoad(t *testing.T) {
+	l := newLink(t, Options{URL: "http://h"})
+	l.source = &fakeLog{s: slotlog.Snapshot{Ports: []slotlog.PortState{{Slots: []slotlog.Slot{slot(slotlog.Processing, 1, 1)}}}}}
+	l.instance = &fleet.Instance{}
+	l.open.Store(3)
+	if i, _ := l.current(timeZero); i.Load.Ours != 1 {
+		t.Fatalf("got %+v, want no more of ours than there are", i.Load)
+	}
+}

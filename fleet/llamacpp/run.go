@@ -1,0 +1,230 @@
+package llamacpp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/slotfleet/slotfleet/fleet"
+)
+
+const (
+	maxAnswer = 1 << 20 // of an answer that is no stream
+
+	// endLimit is how long the end of the body is waited for after [DONE]: the answer
+	// is whole, but a server that gets to end it itself sees no broken connection.
+	endLimit = 200 * time.Millisecond
+)
+
+var (
+	doneData = []byte("[DONE]")
+	nullData = []byte("null")
+	errorKey = []byte(`"error"`)
+)
+
+// Run posts the assignment and hands its events to take, as [fleet.Link] says.
+// Timings and Progress of an event are valid until take returns, as its Data is.
+//
+// Statuses and error events become errors by the table of classify.go. An end of
+// the connection that is not the end of the body is a [*fleet.NodeLost], even after
+// the last event.
+func (l *Link) Run(ctx context.Context, a fleet.Assignment, take func(fleet.Event) error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if !strings.HasPrefix(a.Path, "/") {
+		return fmt.Errorf("node %s: path %q does not begin with a slash", l.name, a.Path)
+	}
+	g := &generation{link: l, outer: ctx, take: take, patience: a.Patience}
+	g.ctx, g.cancel = l.bind(ctx)
+	g.clock = newWaiting(g.answers, func() { g.cancel(errStalled) })
+	x := &exchange{method: http.MethodPost, path: a.Path, accept: "text/event-stream", body: a.Body}
+	defer func() {
+		// The connection is closed before the body: closing a body alone may read on.
+		g.cancel(nil)
+		g.clock.close()
+		if g.body != nil {
+			_ = g.body.Close()
+		}
+		if g.opened {
+			l.open.Add(-1)
+		}
+		x.bodies.Wait()
+	}()
+	return g.run(x)
+}
+
+// generation is one Run.
+type generation struct {
+	link     *Link
+	outer    context.Context // the caller's
+	ctx      context.Context // the connection's
+	cancel   context.CancelCauseFunc
+	clock    *waiting
+	patience fleet.Patience
+	take     func(fleet.Event) error
+
+	body    io.ReadCloser
+	opened  bool
+	begun   bool // data came, progress aside
+	figures figures
+}
+
+func (g *generation) run(x *exchange) error {
+	g.clock.start(g.limit())
+	resp, err := g.link.client.send(g.ctx, g.link.client.keep, x)
+	g.clock.stop()
+	if err != nil {
+		return g.lost(err)
+	}
+	g.body = resp.Body
+	if resp.StatusCode != http.StatusOK {
+		return g.objection(resp.StatusCode)
+	}
+	if t, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); t != "text/event-stream" {
+		return declined("the model server answers with something that is not a stream", nil)
+	}
+	g.opened = true
+	g.link.open.Add(1)
+	g.link.woke()
+	if err := g.tell(fleet.Event{Kind: fleet.EventOpen}); err != nil {
+		return err
+	}
+	return g.stream()
+}
+
+// stream hands on what comes until the end.
+func (g *generation) stream() error {
+	in := newSSEReader(g)
+	for {
+		f, err := in.next()
+		switch {
+		case err == io.EOF:
+			return nil
+		case errors.Is(err, errEventTooLong):
+			return &fleet.RequestError{
+				Reason: fleet.ReasonBroken, Message: "the model server sent more at once than can be handled",
+				Again: true, Err: err,
+			}
+		case err != nil:
+			return g.lost(err)
+		}
+		switch f.kind {
+		case framePing:
+			err = g.tell(fleet.Event{Kind: fleet.EventAlive})
+		case frameError:
+			return g.named(classifyEvent(f.data))
+		case frameJunk:
+			return g.closed(fmt.Errorf("text that is no event: %.200q", f.data))
+		default:
+			if bytes.Equal(f.data, doneData) {
+				g.finish()
+				return nil
+			}
+			err = g.data(f)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// data hands on one payload.
+func (g *generation) data(f frame) error {
+	data := bytes.TrimSpace(f.data)
+	switch {
+	case len(data) == 0, bytes.Equal(data, nullData):
+		return nil
+	case isErrorEvent(data):
+		return g.named(classifyEvent(data))
+	case f.torn && data[0] == '{' && data[len(data)-1] != '}':
+		// A router that loses its child writes a line of text right behind what came.
+		return g.closed(errors.New("the stream ended inside an event"))
+	}
+	e := fleet.Event{Kind: fleet.EventData, Data: f.data}
+	e.Timings, e.Progress = g.figures.read(data)
+	if e.Progress == nil {
+		g.begun = true
+	}
+	return g.tell(e)
+}
+
+// isErrorEvent reports whether the payload is an object that begins with an error.
+// No chunk of an answer does, whatever its text quotes.
+func isErrorEvent(data []byte) bool {
+	rest, ok := bytes.CutPrefix(data, []byte("{"))
+	if !ok {
+		return false
+	}
+	if rest, ok = bytes.CutPrefix(bytes.TrimLeft(rest, " "), errorKey); !ok {
+		return false
+	}
+	rest, ok = bytes.CutPrefix(bytes.TrimLeft(rest, " "), []byte(":"))
+	return ok && !bytes.HasPrefix(bytes.TrimLeft(rest, " "), nullData)
+}
+
+// tell hands an event to the job, unless the caller's context ended meanwhile.
+func (g *generation) tell(e fleet.Event) error {
+	if g.outer.Err() != nil {
+		return context.Cause(g.outer)
+	}
+	return g.take(e)
+}
+
+// Read reads the stream with the clock running.
+func (g *generation) Read(b []byte) (int, error) {
+	g.clock.start(g.limit())
+	n, err := g.body.Read(b)
+	g.clock.stop()
+	return n, err
+}
+
+func (g *generation) limit() time.Duration {
+	if g.begun {
+		return g.patience.Stall
+	}
+	return g.patience.First
+}
+
+// answers asks whether the server is there at all.
+func (g *generation) answers(ctx context.Context) error {
+	_, err := g.link.ask(ctx, g.link.client.fresh, healthLimit, http.MethodGet, "/health", nil)
+	return err
+}
+
+// objection reads and judges an answer that is not 200. What of it came counts: a
+// server that answers before it read the request may break the connection after.
+func (g *generation) objection(status int) error {
+	body, err := io.ReadAll(io.LimitReader(g, maxAnswer))
+	if err != nil && g.ctx.Err() != nil {
+		return g.lost(err)
+	}
+	return g.link.objection(fleet.Reply{Status: status, Body: body})
+}
+
+// finish waits a moment for the end of the body.
+func (g *generation) finish() {
+	t := time.AfterFunc(endLimit, func() { g.cancel(nil) })
+	defer t.Stop()
+	_, _ = io.Copy(io.Discard, io.LimitReader(g.body, maxAnswer))
+}
+
+func (g *generation) lost(err error) error { return g.link.fault(g.outer, g.ctx, err) }
+
+func (g *generation) closed(err error) error {
+	return &fleet.NodeLost{Node: g.link.name, Cause: fleet.CauseClosed, Err: err}
+}
+
+func (g *generation) named(err error) error {
+	var lost *fleet.NodeLost
+	if errors.As(err, &lost) {
+		lost.Node = g.link.name
+	}
+	return err
+}

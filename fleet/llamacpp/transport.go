@@ -1,0 +1,244 @@
+package llamacpp
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/slotfleet/slotfleet/fleet"
+)
+
+const (
+	dialLimit   = 2 * time.Second
+	healthLimit = 2 * time.Second
+	probeLimit  = 5 * time.Second
+
+	// llama-server drops a connection that idled for 5 s.
+	idleLimit = 4 * time.Second
+
+	maxHeader = 64 << 10
+	maxProbe  = 4 << 20 // a chat template may be long
+)
+
+var errNoAnswer = errors.New("no answer in time")
+
+type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// client sends requests to one server and to nobody else: no proxy, no redirects,
+// no cookies. It uses transports without an http.Client for that.
+type client struct {
+	base string // scheme, host and prefix, without a slash at the end
+	port string // of the URL; empty: a socket
+	key  string
+
+	keep  *http.Transport // keeps connections for idleLimit
+	fresh *http.Transport // a new connection for each request
+}
+
+// newClient returns a client for the URL; dial is nil but in tests.
+func newClient(o Options, dial dialFunc) (*client, error) {
+	c := &client{key: o.Key}
+	socket, err := c.locate(o.URL)
+	if err != nil {
+		return nil, err
+	}
+	if strings.ContainsFunc(o.Key, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return nil, errors.New("the key holds a control character (a line end of its file?)")
+	}
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: dialLimit, KeepAlive: 15 * time.Second}).DialContext
+	}
+	if socket != "" {
+		tcp := dial
+		dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return tcp(ctx, "unix", socket) }
+	}
+	c.keep = newTransport(o.TLS, dial)
+	c.fresh = newTransport(o.TLS, dial)
+	c.fresh.DisableKeepAlives = true
+	return c, nil
+}
+
+// locate reads the URL. It returns the path of the socket, if it names one.
+func (c *client) locate(raw string) (socket string, err error) {
+	if rest, ok := strings.CutPrefix(raw, "unix/"); ok {
+		if !strings.HasPrefix(rest, "/") || len(rest) == 1 {
+			return "", fmt.Errorf("url %q: a socket is written unix//path/to.sock, with its whole path", raw)
+		}
+		c.base = "http://localhost"
+		return rest, nil
+	}
+	u, err := url.Parse(raw)
+	if err != nil {
+		// The error of url.Parse repeats the URL, which may hold a password.
+		return "", errors.New("the url cannot be read: want http://host:port, https://host:port or unix//path/to.sock")
+	}
+	switch {
+	case u.User != nil:
+		return "", errors.New("the url holds a user: llama-server knows only keys, set the key instead")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return "", fmt.Errorf("url %q: want http://host:port, https://host:port or unix//path/to.sock", raw)
+	case u.Hostname() == "":
+		return "", fmt.Errorf("url %q names no host", raw)
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return "", fmt.Errorf("url %q: only a path may follow the host", raw)
+	}
+	c.port = u.Port()
+	if c.port == "" {
+		c.port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	c.base = u.Scheme + "://" + u.Host + strings.TrimRight(u.EscapedPath(), "/")
+	return "", nil
+}
+
+func newTransport(conf *tls.Config, dial dialFunc) *http.Transport {
+	if conf != nil {
+		conf = conf.Clone()
+		conf.NextProtos = nil
+	}
+	t := &http.Transport{
+		DialContext:            dial,
+		TLSClientConfig:        conf,
+		TLSHandshakeTimeout:    dialLimit,
+		DisableCompression:     true,
+		MaxIdleConnsPerHost:    4,
+		IdleConnTimeout:        idleLimit,
+		MaxResponseHeaderBytes: maxHeader,
+		Protocols:              new(http.Protocols),
+	}
+	t.Protocols.SetHTTP1(true)
+	return t
+}
+
+func (c *client) closeIdle() {
+	c.keep.CloseIdleConnections()
+	c.fresh.CloseIdleConnections()
+}
+
+// exchange is one request on its way. release must be called at its end: the
+// bytes of the request belong to the caller again only after it.
+type exchange struct {
+	method string
+	path   string
+	accept string
+	body   []byte
+
+	bodies sync.WaitGroup // those that a transport may still read
+}
+
+// send sends the request and returns the answer's head. A connection that was
+// kept and broke before a byte of the answer came says only that the server had
+// dropped it meanwhile: the same bytes go out once more, on a new one. net/http
+// would do that itself for requests marked as idempotent, but not when the break
+// shows while a long body is being written.
+func (c *client) send(ctx context.Context, via *http.Transport, x *exchange) (*http.Response, error) {
+	resp, t, err := c.sendOnce(ctx, via, x)
+	if err != nil && t.reused.Load() && !t.answered.Load() && ctx.Err() == nil {
+		resp, t, err = c.sendOnce(ctx, c.fresh, x)
+	}
+	if err != nil && !t.connected.Load() {
+		err = &dialError{err}
+	}
+	return resp, err
+}
+
+// trace is what happened to a request.
+type trace struct{ connected, reused, answered atomic.Bool }
+
+func (c *client) sendOnce(ctx context.Context, via *http.Transport, x *exchange) (*http.Response, *trace, error) {
+	t := new(trace)
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(i httptrace.GotConnInfo) {
+			t.connected.Store(true)
+			t.reused.Store(i.Reused)
+		},
+		GotFirstResponseByte: func() { t.answered.Store(true) },
+	})
+	req, err := http.NewRequestWithContext(ctx, x.method, c.base+x.path, nil)
+	if err != nil {
+		return nil, t, err
+	}
+	if x.method == http.MethodPost {
+		x.bodies.Add(1)
+		req.Body = &requestBody{Reader: bytes.NewReader(x.body), closed: sync.OnceFunc(x.bodies.Done)}
+		req.ContentLength = int64(len(x.body))
+		req.Header.Set("Content-Type", "application/json")
+	}
+	req.Header.Set("Accept", x.accept)
+	req.Header.Set("User-Agent", "slotfleet")
+	if c.key != "" {
+		req.Header.Set("Authorization", "Bearer "+c.key)
+	}
+	resp, err := via.RoundTrip(req)
+	return resp, t, err
+}
+
+// requestBody tells when the transport is done with it, which may be after the
+// answer came.
+type requestBody struct {
+	*bytes.Reader
+	closed func()
+}
+
+func (b *requestBody) Close() error { b.closed(); return nil }
+
+// dialError is one from before there was a connection: nothing was sent.
+type dialError struct{ err error }
+
+func (e *dialError) Error() string { return e.err.Error() }
+func (e *dialError) Unwrap() error { return e.err }
+
+// causeOf tells how the connection failed.
+func causeOf(err error) fleet.Cause {
+	var dial *dialError
+	if errors.As(err, &dial) {
+		var t interface{ Timeout() bool }
+		if errors.As(dial.err, &t) && t.Timeout() {
+			return fleet.CauseTimedOut
+		}
+		return fleet.CauseRefused
+	}
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return fleet.CauseReset
+	}
+	return fleet.CauseClosed
+}
+
+// ask makes a short request and reads the whole answer within the limit.
+func (l *Link) ask(outer context.Context, via *http.Transport, limit time.Duration,
+	method, path string, body []byte,
+) (fleet.Reply, error) {
+	bound, cancel := l.bind(outer)
+	ctx, stop := context.WithTimeoutCause(bound, limit, errNoAnswer)
+	x := &exchange{method: method, path: path, accept: "application/json", body: body}
+	defer func() {
+		stop()
+		cancel(nil)
+		x.bodies.Wait()
+	}()
+	resp, err := l.client.send(ctx, via, x)
+	if err != nil {
+		return fleet.Reply{}, l.fault(outer, ctx, err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxProbe+1))
+	if err != nil {
+		return fleet.Reply{}, l.fault(outer, ctx, err)
+	}
+	if len(b) > maxProbe {
+		return fleet.Reply{}, fmt.Errorf("node %s: the answer to %s is longer than %d bytes", l.name, path, maxProbe)
+	}
+	return fleet.Reply{Status: resp.StatusCode, Body: b}, nil
+}
