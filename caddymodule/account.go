@@ -1,0 +1,97 @@
+package caddymodule
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/slotfleet/slotfleet/fleet"
+)
+
+// account is what is told of a request when it ended.
+type account struct {
+	fleet.Record
+	began time.Time
+	asked string // the model's name as the client said it; never told
+}
+
+// unplaced accounts for a request that got no lane.
+func (a *account) unplaced(err error) {
+	a.Outcome, a.Reason, a.Waited = fleet.OutcomeRefused, fleet.ReasonLost, time.Since(a.began)
+	if e, ok := errors.AsType[*fleet.RequestError](err); ok {
+		a.Reason = e.Reason
+	}
+	if a.Reason == fleet.ReasonCancelled {
+		a.Outcome = fleet.OutcomeCancelled
+	}
+}
+
+// reasonBadRequest is that of requests which did not come to the fleet.
+const reasonBadRequest fleet.Reason = "bad_request"
+
+// refusal is the reason of a request that could not be read.
+func refusal(err error) fleet.Reason {
+	if e, ok := errors.AsType[*fleet.RequestError](err); ok {
+		return e.Reason
+	}
+	return reasonBadRequest
+}
+
+// settle tells metrics, access log and placeholders.
+func (a *account) settle(r *http.Request, l lease) {
+	if a.Model == "" && a.asked != "" {
+		a.Model = served(l.manager.Models(l.Applied), a.asked)
+	}
+	if a.Reason == fleet.ReasonCancelled {
+		a.Outcome = fleet.OutcomeCancelled
+	}
+	l.run.state.fleet.ended(a.Record, time.Since(a.began))
+	fields := a.fields()
+	if extra, ok := r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
+		for _, f := range fields {
+			extra.Set(f)
+		}
+	}
+	if repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
+		a.publish(repl)
+	}
+}
+
+// fields are those of the access log. What is unknown is absent.
+func (a *account) fields() []zap.Field {
+	f := []zap.Field{
+		zap.String("outcome", string(a.Outcome)),
+		zap.Duration("queue", a.Waited),
+		zap.Int("moves", a.Moves),
+		zap.Int64("tokens", int64(a.Generated)),
+	}
+	if a.Node != "" {
+		f = append(f, zap.String("node", a.Node))
+	}
+	if a.Model != "" {
+		f = append(f, zap.String("model", a.Model))
+	}
+	if a.Reason != "" {
+		f = append(f, zap.String("reason", string(a.Reason)))
+	}
+	if a.FirstToken > 0 {
+		f = append(f, zap.Duration("first_token", a.FirstToken))
+	}
+	return f
+}
+
+func (a *account) publish(repl *caddy.Replacer) {
+	repl.Set("http.fleet.node", a.Node)
+	repl.Set("http.fleet.model", a.Model)
+	repl.Set("http.fleet.outcome", string(a.Outcome))
+	repl.Set("http.fleet.reason", string(a.Reason))
+	repl.Set("http.fleet.queue", a.Waited)
+	repl.Set("http.fleet.first_token", a.FirstToken)
+	repl.Set("http.fleet.moves", a.Moves)
+	repl.Set("http.fleet.tokens", int64(a.Generated))
+}

@@ -1,0 +1,193 @@
+package caddymodule
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/slotfleet/slotfleet/fleet"
+)
+
+// FleetApp is the fleet of llama.cpp servers that the `fleet` handlers of all sites
+// share.
+//
+// Nodes, models, load and running requests survive a reload: a node that the new
+// configuration describes in the same words keeps its connections and what is
+// known of it. One that was removed gets no new request and ends its last one.
+type FleetApp struct {
+	// The servers. Each needs a name and an address of its own. A configuration
+	// without nodes loads, and answers 503.
+	Nodes []*Node `json:"nodes,omitempty"`
+
+	// How an instance is chosen for a request: `load_aware` (the least estimated
+	// time until the answer is whole), `least_loaded` (the fewest requests of ours)
+	// or `round_robin` (in turn). Default: `load_aware`.
+	Policy string `json:"policy,omitempty"`
+
+	// The share of a unified KV cache, in percent from 1 to 100, from which an
+	// instance gets new requests only if all others are as full. Default: 90.
+	PoolHigh int `json:"pool_high,omitempty"`
+
+	// The longest time between two probes of a node that is down, and after which a
+	// silent node is asked whether it still answers. Default: 10s.
+	Retry caddy.Duration `json:"retry,omitempty"`
+
+	// How often one request may be started, the first time included. Default: 4.
+	Attempts int `json:"attempts,omitempty"`
+
+	// The longest silence of a node that generates for us before the request goes to
+	// another one. Default: what follows from the node's measured prefill speed, at
+	// least 15s, and 120s while that is unknown (`auto` in a Caddyfile).
+	Stall caddy.Duration `json:"stall,omitempty"`
+
+	// How requests wait for a free lane.
+	Queue *Queue `json:"queue,omitempty"`
+
+	run *fleetRun
+}
+
+// Queue bounds waiting.
+type Queue struct {
+	// How many requests may wait. One more is answered 503 `overloaded`.
+	// Default: 512.
+	Requests int `json:"requests,omitempty"`
+
+	// How long a request may wait for a lane, and how long an outage of everything
+	// that serves its model is waited out. Default: 60s.
+	Timeout caddy.Duration `json:"timeout,omitempty"`
+}
+
+// CaddyModule returns the Caddy module information.
+func (FleetApp) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "fleet",
+		New: func() caddy.Module { return new(FleetApp) },
+	}
+}
+
+// Provision checks the configuration, expands placeholders and takes its part in
+// the shared state. It reads the files that tls_ca names and does nothing else.
+func (a *FleetApp) Provision(ctx caddy.Context) error {
+	s, err := holdState()
+	if err != nil {
+		return err
+	}
+	a.run = &fleetRun{
+		state: s,
+		ready: make(chan struct{}),
+		gone:  make(chan struct{}),
+		users: 1,
+	}
+	if err := registerMetrics(ctx, s.fleet, s.slotlog); err != nil {
+		return err
+	}
+	if err := a.check(); err != nil {
+		return err
+	}
+	nodes, err := a.provisionNodes(ctx)
+	if err != nil {
+		return err
+	}
+	a.run.policy = a.policy(nodes)
+	a.run.policy.Log = ctx.Slogger()
+	a.run.policy.Observer = s.fleet
+	return a.run.policy.Check()
+}
+
+// check refuses what no policy can be made of.
+func (a *FleetApp) check() error {
+	if err := checkPlacement(a.Policy); err != nil {
+		return err
+	}
+	for _, n := range a.Nodes {
+		if err := n.check(); err != nil {
+			return err
+		}
+	}
+	q := a.queue()
+	if a.PoolHigh < 0 || a.Attempts < 0 || a.Retry < 0 || a.Stall < 0 || q.Requests < 0 || q.Timeout < 0 {
+		return errors.New("pool_high, retry, attempts, stall and the queue's limits cannot be negative")
+	}
+	return nil
+}
+
+func (a *FleetApp) queue() Queue {
+	if a.Queue == nil {
+		return Queue{}
+	}
+	return *a.Queue
+}
+
+// policy is what the manager is told. It knows the defaults of what is zero here.
+func (a *FleetApp) policy(nodes []fleet.NodeSpec) fleet.Policy {
+	q := a.queue()
+	return fleet.Policy{
+		Nodes:     nodes,
+		Placement: fleet.Placement(a.Policy),
+		PoolHigh:  a.PoolHigh,
+		Retry:     time.Duration(a.Retry),
+		Attempts:  a.Attempts,
+		Stall:     time.Duration(a.Stall),
+		Wait:      time.Duration(q.Timeout),
+		Waiting:   q.Requests,
+	}
+}
+
+// placements are the values of `policy`.
+var placements = []string{string(fleet.LoadAware), string(fleet.LeastLoaded), string(fleet.RoundRobin)}
+
+func checkPlacement(name string) error {
+	switch {
+	case name == "" || fleet.Placement(name) == fleet.LoadAware,
+		fleet.Placement(name) == fleet.LeastLoaded,
+		fleet.Placement(name) == fleet.RoundRobin:
+		return nil
+	case name == "lowest_cost":
+		return errors.New("policy lowest_cost is not available yet, use load_aware")
+	}
+	return fmt.Errorf("unknown policy %q: one of %s", name, list(placements))
+}
+
+// Start makes the policy the one in force. From now on its nodes are reached.
+func (a *FleetApp) Start() error {
+	for _, t := range a.run.tails {
+		t.start()
+	}
+	applied, err := a.run.state.manager.Apply(a.run.policy)
+	if err != nil {
+		return err
+	}
+	a.run.applied = applied
+	a.run.state.apps.add(a)
+	close(a.run.ready)
+	return nil
+}
+
+// Stop takes the policy out of force. Requests that came with it go on by it.
+func (a *FleetApp) Stop() error {
+	a.run.applied.Withdraw()
+	a.run.state.apps.remove(a)
+	return nil
+}
+
+// Cleanup leaves the app. With the last request that came to it, it ends.
+func (a *FleetApp) Cleanup() error {
+	if a.run == nil {
+		return nil
+	}
+	var err error
+	a.run.cleaned.Do(func() {
+		close(a.run.gone)
+		err = a.run.leave()
+	})
+	return err
+}
+
+// Interface guards
+var (
+	_ caddy.App          = (*FleetApp)(nil)
+	_ caddy.Provisioner  = (*FleetApp)(nil)
+	_ caddy.CleanerUpper = (*FleetApp)(nil)
+)

@@ -1,0 +1,188 @@
+package caddymodule
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+)
+
+// TestCaddyfiles adapts testdata/*.caddyfiletest: a Caddyfile, a line of ten dashes,
+// and the JSON that it means.
+func TestCaddyfiles(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.caddyfiletest")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no test files: %v", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			content, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			input, want, ok := strings.Cut(string(content), "----------\n")
+			if !ok {
+				t.Fatal("no line of ten dashes")
+			}
+			if formatted := caddyfile.Format([]byte(input)); string(formatted) != input {
+				t.Errorf("not as `caddy fmt` writes it (-want +got):\n%s", cmp.Diff(string(formatted), input))
+			}
+			config, err := adapt(input)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got bytes.Buffer
+			if err := json.Indent(&got, config, "", "\t"); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(strings.TrimSpace(want), got.String()); diff != "" {
+				t.Errorf("(-want +got):\n%s\ngot:\n%s", diff, got.String())
+			}
+		})
+	}
+}
+
+func TestBadCaddyfilesAreRefused(t *testing.T) {
+	const node = "node a http://127.0.0.1:1"
+	global := func(lines string) string { return "{\n" + lines + "\n}\n" }
+	site := func(lines string) string { return "{\nfleet {\n}\n}\nhttp://:0 {\n" + lines + "\n}\n" }
+	for name, c := range map[string]struct{ input, message, line string }{
+		"unknown option":        {global("fleet {\nnodes a b\n}"), `unknown option "nodes" in fleet: one of attempts, node, policy, pool_high, queue, retry, stall`, "3"},
+		"unknown node option":   {global("fleet {\n" + node + " {\nspeeed 1 2\n}\n}"), `unknown option "speeed" in node a: one of context, key, lanes, log, speed, tls_ca`, "4"},
+		"unknown queue option":  {global("fleet {\nqueue {\nsize 3\n}\n}"), `unknown option "size" in queue: one of requests, timeout`, "4"},
+		"argument to fleet":     {global("fleet x {\n}"), "wrong argument count", "2"},
+		"fleet twice":           {global("fleet {\n}\nfleet {\n}"), "there twice", "5"},
+		"slotlog twice":         {global("slotlog {\n}\nslotlog {\n}"), "there twice", "5"},
+		"option twice":          {global("fleet {\nretry 1s\nretry 2s\n}"), "retry is there twice in fleet", "4"},
+		"node option twice":     {global("fleet {\n" + node + " {\nlanes 1\nlanes 2\n}\n}"), "lanes is there twice in node a", "5"},
+		"unknown policy":        {global("fleet {\npolicy fastest\n}"), `unknown policy "fastest": one of load_aware, least_loaded, round_robin`, "3"},
+		"policy of later":       {global("fleet {\npolicy lowest_cost\n}"), "not available yet, use load_aware", "3"},
+		"node without URL":      {global("fleet {\nnode a\n}"), "wrong argument count", "3"},
+		"node with too much":    {global("fleet {\nnode a http://x y\n}"), "wrong argument count", "3"},
+		"URL without scheme":    {global("fleet {\nnode a 10.0.0.2:8080\n}"), `node a: the address "10.0.0.2:8080" has no scheme: want http://`, "3"},
+		"unknown scheme":        {global("fleet {\nnode a ftp://x\n}"), "node a: the scheme ftp:// is not known", "3"},
+		"scheme of later":       {global("fleet {\nnode a linkf://x:1\n}"), "node a: linkf:// is not available yet", "3"},
+		"node name twice":       {global("fleet {\n" + node + "\nnode a http://127.0.0.1:2\n}"), "node a is there twice", "4"},
+		"node address twice":    {global("fleet {\n" + node + "\nnode b http://127.0.0.1:1\n}"), "node b: node a has the address", "4"},
+		"negative lanes":        {global("fleet {\n" + node + " {\nlanes -1\n}\n}"), `lanes "-1": want a whole number from 1`, "4"},
+		"context zero":          {global("fleet {\n" + node + " {\ncontext 0\n}\n}"), `context "0": want a whole number from 1`, "4"},
+		"pool_high too high":    {global("fleet {\npool_high 101\n}"), `pool_high "101": want a whole number from 1 to 100`, "3"},
+		"no duration":           {global("fleet {\nretry soon\n}"), `retry "soon": want a duration above 0, such as 10s`, "3"},
+		"negative duration":     {global("fleet {\nstall -1s\n}"), `stall "-1s": want auto or a duration above 0`, "3"},
+		"block where none is":   {global("fleet {\nretry 1s {\n}\n}"), "retry takes no block", "3"},
+		"log of a strange kind": {global("fleet {\n" + node + " {\nlog journald x\n}\n}"), "want `file PATH` or `source NAME`", "4"},
+		"speed of one figure":   {global("fleet {\n" + node + " {\nspeed 900\n}\n}"), "wrong argument count", "4"},
+		"speed zero":            {global("fleet {\n" + node + " {\nspeed 900 0\n}\n}"), "want two figures above 0", "4"},
+		"speed NaN":             {global("fleet {\n" + node + " {\nspeed NaN 1\n}\n}"), "want two figures above 0", "4"},
+		"unknown slotlog word":  {global("slotlog {\nsauce x\n}"), `unknown option "sauce" in slotlog: one of source`, "3"},
+		"source kind":           {global("slotlog {\nsource a journald x\n}"), "only `file PATH` can be read so far", "3"},
+		"source without path":   {global("slotlog {\nsource a file\n}"), "wrong argument count", "3"},
+		"source twice":          {global("slotlog {\nsource a file /a\nsource a file /b\n}"), "source a is there twice", "4"},
+		"source with server":    {global("slotlog {\nsource a file /a {\nserver http://x\n}\n}"), "server in source a is not available yet", "4"},
+		"source with nonsense":  {global("slotlog {\nsource a file /a {\nnonsense\n}\n}"), `unknown option "nonsense" in source a`, "4"},
+		"unknown directive":     {site("fleet {\nkeys x\n}"), `unknown option "keys" in fleet: one of alias, any_model, max_body, read_timeout, resume, session_header`, "7"},
+		"alias of one word":     {site("fleet {\nalias a\n}"), "wrong argument count", "7"},
+		"alias twice":           {site("fleet {\nalias a b\nalias a c\n}"), "alias a is there twice", "8"},
+		"any_model yes":         {site("fleet {\nany_model yes\n}"), "wrong argument count", "7"},
+		"max_body":              {site("fleet {\nmax_body big\n}"), `max_body "big": want a size such as 64MiB`, "7"},
+		"read_timeout":          {site("fleet {\nread_timeout 0s\n}"), `read_timeout "0s": want a duration above 0`, "7"},
+		"resume":                {site("fleet {\nresume maybe\n}"), `resume "maybe": one of before_first_byte, off, on`, "7"},
+		"session_header":        {site("fleet {\nsession_header \"a b\"\n}"), "is not the name of a header", "7"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := adapt(c.input)
+			if err == nil {
+				t.Fatalf("it was accepted:\n%s", c.input)
+			}
+			if !strings.Contains(err.Error(), c.message) {
+				t.Errorf("got %q, want it to say %q", err, c.message)
+			}
+			if !strings.Contains(err.Error(), "Caddyfile:"+c.line) {
+				t.Errorf("got %q, want line %s", err, c.line)
+			}
+		})
+	}
+}
+
+// validate does what `caddy validate` does.
+func validate(config []byte) error {
+	var c caddy.Config
+	if err := json.Unmarshal(config, &c); err != nil {
+		return err
+	}
+	return caddy.Validate(&c)
+}
+
+func TestBadConfigsAreRefusedWithoutATrace(t *testing.T) {
+	t.Setenv("SLOTFLEET_TEST_EMPTY", "")
+	folder := t.TempDir()
+	apps := func(fleet, slotlog string) string {
+		return `{"admin":{"disabled":true},"apps":{"fleet":` + fleet + `,"slotlog":` + slotlog + `}}`
+	}
+	node := func(more string) string { return `{"nodes":[{"name":"a","url":"http://127.0.0.1:1"` + more + `}]}` }
+	const handler = `{"admin":{"disabled":true},"apps":{"http":{"servers":{"s":{"routes":[{"handle":[{"handler":"fleet"}]}]}}}}}`
+	for name, c := range map[string]struct{ config, message string }{
+		"unknown field":         {apps(`{"nodez":[]}`, `{}`), "nodez"},
+		"policy":                {apps(`{"policy":"lowest_cost"}`, `{}`), "use load_aware"},
+		"key that is not set":   {apps(node(`,"key":"{env.SLOTFLEET_TEST_UNSET}"`), `{}`), "node a: the key cannot be read"},
+		"key that is empty":     {apps(node(`,"key":"{env.SLOTFLEET_TEST_EMPTY}"`), `{}`), "node a: the key cannot be read"},
+		"key file missing":      {apps(node(`,"key":"{file.`+folder+`/none}"`), `{}`), "node a: the key cannot be read"},
+		"address not set":       {apps(`{"nodes":[{"name":"a","url":"{env.SLOTFLEET_TEST_UNSET}"}]}`, `{}`), "node a: the address cannot be read"},
+		"address without host":  {apps(`{"nodes":[{"name":"a","url":"http://:80"}]}`, `{}`), "node a: "},
+		"address with query":    {apps(`{"nodes":[{"name":"a","url":"http://x/?a"}]}`, `{}`), "node a: "},
+		"address twice":         {apps(`{"nodes":[{"name":"a","url":"http://x"},{"name":"b","url":"http://x/"}]}`, `{}`), "node b: node a has the address"},
+		"name twice":            {apps(`{"nodes":[{"name":"a","url":"http://x"},{"name":"a","url":"http://y"}]}`, `{}`), "node a is there twice"},
+		"null node":             {apps(`{"nodes":[null]}`, `{}`), "null"},
+		"negative":              {apps(`{"retry":"-1s"}`, `{}`), "cannot be negative"},
+		"negative lanes":        {apps(node(`,"lanes":-1`), `{}`), "node a: lanes and context"},
+		"speed":                 {apps(node(`,"speed":{"prefill":1}`), `{}`), "node a: speed wants two figures"},
+		"log of two kinds":      {apps(node(`,"log":{"file":"/a","source":"b"}`), `{}`), "node a: log wants either"},
+		"log that is a folder":  {apps(node(`,"log":{"file":"`+folder+`"}`), `{}`), "is a folder"},
+		"log of no source":      {apps(node(`,"log":{"source":"s"}`), `{"sources":[{"name":"other","file":"/a"}]}`), "node a: log source s is not in the slotlog app; it has other"},
+		"log against source":    {apps(node(`,"log":{"file":"/a"}`), `{"sources":[{"name":"a","file":"/b"}]}`), "node a: its log and a source"},
+		"tls_ca for http":       {apps(node(`,"tls_ca":"/a"`), `{}`), "tls_ca is for https"},
+		"tls_ca missing":        {apps(`{"nodes":[{"name":"a","url":"https://x","tls_ca":"`+folder+`/none"}]}`, `{}`), "node a: tls_ca"},
+		"source without name":   {apps(`{}`, `{"sources":[{"file":"/a"}]}`), "has no name"},
+		"source without file":   {apps(`{}`, `{"sources":[{"name":"a"}]}`), "source a: no file"},
+		"source twice":          {apps(`{}`, `{"sources":[{"name":"a","file":"/a"},{"name":"a","file":"/b"}]}`), "source a is there twice"},
+		"handler without fleet": {handler, "add a global `fleet` block"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := validate([]byte(c.config))
+			if err == nil {
+				t.Fatal("it was accepted")
+			}
+			if !strings.Contains(err.Error(), c.message) {
+				t.Errorf("got %q, want it to say %q", err, c.message)
+			}
+			if currentState() != nil {
+				t.Error("it left the state held")
+			}
+			tails.Range(func(path, _ any) bool {
+				t.Errorf("it left %s held", path)
+				return true
+			})
+		})
+	}
+}
+
+func TestSecretsStayPlaceholders(t *testing.T) {
+	t.Setenv("SLOTFLEET_TEST_KEY", "sesame")
+	config, err := adapt("{\nfleet {\nnode a http://127.0.0.1:1 {\nkey {env.SLOTFLEET_TEST_KEY}\n}\n}\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(config), "sesame") || !strings.Contains(string(config), "{env.SLOTFLEET_TEST_KEY}") {
+		t.Errorf("got %s", config)
+	}
+	if err := validate(config); err != nil {
+		t.Error(err)
+	}
+}

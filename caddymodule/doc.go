@@ -1,0 +1,26 @@
+// Package caddymodule is what Caddy has to know of Slotfleet, and nothing else: the
+// rest of the module does not import Caddy.
+//
+// [FleetApp] (`fleet`) says which llama.cpp servers there are, [SlotlogApp]
+// (`slotlog`) which logs to read, and [Handler] (`http.handlers.fleet`) answers
+// the OpenAI API with them. Two admin routers show the state.
+//
+// Caddy replaces a configuration by a new one while requests of the old one run.
+// What is wanted (nodes, limits, names) therefore belongs to a configuration, and
+// what is known (the [fleet.Manager], log readers, counters) lives in usage pools
+// that both share:
+//
+//	          Provision          Start           Stop          Cleanup
+//	app       holds the state    applies its     withdraws     leaves
+//	                             policy          it
+//	request              leases the app ............... leaves
+//
+// Provision reads and checks and starts nothing, for `caddy validate` calls it too.
+// An app and each request that came to it hold it together; only when the last of
+// them has left is the policy released and the shared state given back. That is
+// why an answer survives any reload, even one that removes the app.
+//
+// A request passes through handler.go: routes.go says whose it is, body.go reads
+// it, fleet/openai makes a job of it, the manager runs the job, respond.go writes
+// what comes out, account.go tells metrics and access log about it.
+package caddymodule

@@ -1,0 +1,19 @@
+package caddymodule
+
+import (
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+)
+
+func init() {
+	caddy.RegisterModule(FleetApp{})
+	caddy.RegisterModule(SlotlogApp{})
+	caddy.RegisterModule(Handler{})
+	caddy.RegisterModule(fleetAdmin{})
+	caddy.RegisterModule(slotlogAdmin{})
+
+	httpcaddyfile.RegisterGlobalOption("fleet", parseFleetOption)
+	httpcaddyfile.RegisterGlobalOption("slotlog", parseSlotlogOption)
+	httpcaddyfile.RegisterHandlerDirective("fleet", parseHandler)
+	httpcaddyfile.RegisterDirectiveOrder("fleet", httpcaddyfile.Before, "reverse_proxy")
+}

@@ -1,0 +1,282 @@
+package caddymodule
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/slotfleet/slotfleet/fleet"
+	"github.com/slotfleet/slotfleet/fleet/llamacpp"
+)
+
+// Node is one llama-server.
+type Node struct {
+	// The node's name in answers, logs and metrics. Required, unique.
+	Name string `json:"name,omitempty"`
+
+	// Where the server listens: `http://host:port`, `https://host:port` or
+	// `unix//path/to.sock`. A path after the host is kept as a prefix
+	// (llama-server's `--api-prefix`). Placeholders such as `{env.BOX_A}` are
+	// expanded. Required.
+	URL string `json:"url,omitempty"`
+
+	// The API key that the server wants, best as `{env.BOX_A_KEY}` or
+	// `{file./run/secrets/box-a}`: these are read when the configuration is loaded
+	// and stay out of what the admin API shows. Default: none.
+	Key string `json:"key,omitempty"`
+
+	// How many requests each model of the node runs at once. Default: asked from the
+	// server.
+	Lanes int `json:"lanes,omitempty"`
+
+	// How many tokens one lane holds. Default: asked from the server.
+	Context int64 `json:"context,omitempty"`
+
+	// The server's log, from which its load is read. Default: none, so that only our
+	// own requests count as load.
+	Log *NodeLog `json:"log,omitempty"`
+
+	// A file with the certificates (PEM) that a server with `https` is checked
+	// against. Default: the system's.
+	TLSCA string `json:"tls_ca,omitempty"`
+
+	// The node's speed, to start from until it was measured. Default: unknown.
+	Speed *Speed `json:"speed,omitempty"`
+}
+
+// NodeLog says where a node's log is. Exactly one field is set.
+type NodeLog struct {
+	// The path of the log file. It need not exist yet.
+	File string `json:"file,omitempty"`
+
+	// The name of a source of the `slotlog` app.
+	Source string `json:"source,omitempty"`
+}
+
+// Speed is how fast one lane is.
+type Speed struct {
+	// Prompt tokens read in a second. Above 0.
+	Prefill float64 `json:"prefill,omitempty"`
+
+	// Tokens generated in a second. Above 0.
+	Decode float64 `json:"decode,omitempty"`
+}
+
+// check refuses what is wrong without a look at the environment.
+func (n *Node) check() error {
+	switch {
+	case n == nil:
+		return errors.New("a node is null")
+	case n.Name == "":
+		return errors.New("a node has no name")
+	case n.Lanes < 0 || n.Context < 0:
+		return fmt.Errorf("node %s: lanes and context cannot be negative", n.Name)
+	case n.Speed != nil && (n.Speed.Prefill <= 0 || n.Speed.Decode <= 0):
+		return fmt.Errorf("node %s: speed wants two figures above 0, prefill and decode tokens per second", n.Name)
+	case n.Log != nil && (n.Log.File == "") == (n.Log.Source == ""):
+		return fmt.Errorf("node %s: log wants either a file or a source", n.Name)
+	}
+	if err := checkURL(n.URL); err != nil {
+		return fmt.Errorf("node %s: %w", n.Name, err)
+	}
+	if n.TLSCA != "" && strings.HasPrefix(n.URL, "http:") {
+		return fmt.Errorf("node %s: tls_ca is for https, and the address is %s", n.Name, n.URL)
+	}
+	return nil
+}
+
+const wantURL = "want http://host:port, https://host:port or unix//path/to.sock"
+
+// checkURL checks the scheme of a node's address, unless a placeholder hides it.
+func checkURL(url string) error {
+	scheme, _, ok := strings.Cut(url, "://")
+	switch {
+	case url == "":
+		return errors.New("no address: " + wantURL)
+	case strings.HasPrefix(url, "unix/"), strings.HasPrefix(url, "{"):
+		return nil
+	case !ok:
+		return fmt.Errorf("the address %q has no scheme: %s", url, wantURL)
+	case scheme == "linkf":
+		return errors.New("linkf:// is not available yet: give the address of the llama-server itself, http:// or https://")
+	case scheme != "http" && scheme != "https":
+		return fmt.Errorf("the scheme %s:// is not known: %s", scheme, wantURL)
+	}
+	return nil
+}
+
+// provisionNodes makes the specifications of all nodes.
+func (a *FleetApp) provisionNodes(ctx caddy.Context) ([]fleet.NodeSpec, error) {
+	logs, err := sourcesOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a.run.reads = make(map[string]string)
+	repl := caddy.NewReplacer()
+	specs := make([]fleet.NodeSpec, 0, len(a.Nodes))
+	at := make(map[string]string) // names by address
+	for _, n := range a.Nodes {
+		t, err := a.logOf(n, logs)
+		if err != nil {
+			return nil, fmt.Errorf("node %s: %w", n.Name, err)
+		}
+		spec, err := n.provision(ctx, repl, t)
+		if err != nil {
+			return nil, fmt.Errorf("node %s: %w", n.Name, err)
+		}
+		url := strings.TrimRight(spec.Address, "/")
+		if other, ok := at[url]; ok {
+			return nil, fmt.Errorf("node %s: node %s has the address %s already", n.Name, other, url)
+		}
+		at[url] = n.Name
+		specs = append(specs, spec)
+	}
+	return specs, nil
+}
+
+// sourcesOf returns the slotlog app of the same configuration; nil: it has none.
+func sourcesOf(ctx caddy.Context) (*SlotlogApp, error) {
+	app, err := ctx.AppIfConfigured("slotlog")
+	if errors.Is(err, caddy.ErrNotConfigured) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return app.(*SlotlogApp), nil
+}
+
+// logOf takes hold of the node's log; nil: it has none.
+func (a *FleetApp) logOf(n *Node, logs *SlotlogApp) (*tail, error) {
+	if n.Log == nil {
+		return nil, nil
+	}
+	if n.Log.Source != "" {
+		path, ok := logs.path(n.Log.Source)
+		if !ok {
+			return nil, fmt.Errorf("log source %s is not in the slotlog app; it has %s", n.Log.Source, logs.names())
+		}
+		if _, ok := a.run.reads[n.Log.Source]; !ok {
+			a.run.reads[n.Log.Source] = n.Name
+		}
+		return a.hold(path)
+	}
+	if _, ok := logs.path(n.Name); ok {
+		return nil, fmt.Errorf("its log and a source of the slotlog app have the same name: write `log source %s`, or rename one", n.Name)
+	}
+	path, err := logPath(n.Log.File)
+	if err != nil {
+		return nil, err
+	}
+	t, err := a.hold(path)
+	if err == nil {
+		a.run.logs = append(a.run.logs, namedLog{name: n.Name, node: n.Name, tail: t})
+	}
+	return t, err
+}
+
+func (a *FleetApp) hold(path string) (*tail, error) {
+	t, err := holdTail(path)
+	if err == nil {
+		a.run.tails = append(a.run.tails, t)
+	}
+	return t, err
+}
+
+// logPath checks the path of a log and makes it the same for all who name the file.
+func logPath(path string) (string, error) {
+	path, err := caddy.NewReplacer().ReplaceOrErr(path, true, true)
+	if err != nil {
+		return "", fmt.Errorf("log: %w", err)
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return "", fmt.Errorf("log: %w", err)
+	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return "", fmt.Errorf("log %s is a folder: name the file in it", path)
+	}
+	return path, nil
+}
+
+// provision expands the node's placeholders and makes its specification.
+func (n *Node) provision(ctx caddy.Context, repl *caddy.Replacer, log *tail) (fleet.NodeSpec, error) {
+	o := llamacpp.Options{Name: n.Name, Logger: ctx.Slogger()}
+	var err error
+	if o.URL, err = repl.ReplaceOrErr(n.URL, true, true); err != nil {
+		return fleet.NodeSpec{}, fmt.Errorf("the address cannot be read (%w): set it in the environment that Caddy starts with", err)
+	}
+	if err := checkURL(o.URL); err != nil {
+		return fleet.NodeSpec{}, err
+	}
+	if o.Key, err = repl.ReplaceOrErr(n.Key, true, true); err != nil {
+		return fleet.NodeSpec{}, fmt.Errorf("the key cannot be read (%w): set it in the environment or file it comes from, or leave key out", err)
+	}
+	var roots []byte
+	if n.TLSCA != "" {
+		if o.TLS, roots, err = trust(n.TLSCA); err != nil {
+			return fleet.NodeSpec{}, err
+		}
+	}
+	path := ""
+	if log != nil {
+		path = log.path
+	}
+	spec := fleet.NodeSpec{
+		Name:     n.Name,
+		Address:  o.URL,
+		Identity: identity(n.Name, o.URL, o.Key, string(roots), path),
+		Lanes:    n.Lanes,
+		Context:  fleet.Tokens(n.Context),
+	}
+	if n.Speed != nil {
+		spec.Rates = fleet.Rates{Prefill: n.Speed.Prefill, Decode: n.Speed.Decode}
+	}
+	spec.Open = func() (fleet.Link, error) {
+		o := o
+		if log != nil {
+			o.Source = log.start()
+		}
+		return llamacpp.New(o)
+	}
+	return spec, tryOut(o)
+}
+
+// tryOut lets the link say what is wrong with its options, before Start would.
+func tryOut(o llamacpp.Options) error {
+	link, err := llamacpp.New(o)
+	if err != nil {
+		return errors.Unwrap(err) // the node's name is said already
+	}
+	return link.Close("it was made to check the configuration")
+}
+
+// trust reads the certificates that a server is checked against.
+func trust(path string) (*tls.Config, []byte, error) {
+	pem, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("tls_ca: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, nil, fmt.Errorf("tls_ca: %s holds no certificate in PEM form", path)
+	}
+	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, pem, nil
+}
+
+// identity stands for all that a link is made from. It is a hash, for the key is
+// among it.
+func identity(parts ...string) string {
+	h := sha256.New()
+	for _, p := range parts {
+		fmt.Fprintf(h, "%d:%s", len(p), p)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}

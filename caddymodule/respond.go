@@ -1,0 +1,129 @@
+package caddymodule
+
+import (
+	"crypto/rand"
+	"net/http"
+	"strconv"
+
+	"go.uber.org/zap"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/slotfleet/slotfleet/fleet/openai"
+)
+
+// reply is the answer to one client.
+type reply struct {
+	w  http.ResponseWriter
+	rc *http.ResponseController // the writer's own Flusher is hidden below wrappers
+	id string
+
+	contentType string // of an answer that is not an error
+	body        []byte // of a whole answer, until it is complete
+	began       bool   // the client got a status
+}
+
+func newReply(w http.ResponseWriter, r *http.Request) *reply {
+	p := &reply{w: w, rc: http.NewResponseController(w), id: requestID(r)}
+	w.Header().Set("X-Request-Id", p.id)
+	if extra, ok := r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
+		extra.Set(zap.String("request_id", p.id))
+	}
+	if repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
+		repl.Set("http.fleet.request_id", p.id)
+	}
+	return p
+}
+
+// requestID is the client's own id, if it can stand in a header and a log, else a
+// new one.
+func requestID(r *http.Request) string {
+	const longest = 128
+	id := r.Header.Get("X-Request-Id")
+	ok := id != "" && len(id) <= longest
+	for i := 0; ok && i < len(id); i++ {
+		ok = id[i] > ' ' && id[i] < 0x7f
+	}
+	if !ok {
+		return rand.Text()
+	}
+	return id
+}
+
+// stream hands the next bytes of a stream to the client, at once.
+func (p *reply) stream(b []byte) error {
+	if !p.began {
+		h := p.w.Header()
+		h.Set("Content-Type", p.contentType)
+		h.Set("Cache-Control", "no-cache")
+		h.Set("X-Accel-Buffering", "no") // nginx in front holds back otherwise
+		p.begin(http.StatusOK)
+	}
+	if _, err := p.w.Write(b); err != nil {
+		return err
+	}
+	return p.rc.Flush()
+}
+
+// whole keeps the bytes of a whole answer until finish.
+func (p *reply) whole(b []byte) error {
+	p.body = append(p.body, b...)
+	return nil
+}
+
+// finish ends an answer that is complete.
+func (p *reply) finish() {
+	if !p.began {
+		p.send(http.StatusOK, p.contentType, p.body)
+		return
+	}
+	p.flush()
+}
+
+// fail answers with an error. Nothing may have been answered before.
+func (p *reply) fail(e *openai.Error) {
+	for name, value := range e.Headers() {
+		p.w.Header().Set(name, value)
+	}
+	p.send(e.Status, "application/json", e.Body())
+}
+
+// send answers with a body that is complete.
+func (p *reply) send(status int, contentType string, body []byte) {
+	h := p.w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	p.begin(status)
+	_, _ = p.w.Write(body) // nobody is there to hear of an error
+	p.flush()
+}
+
+// breakOff ends a stream that cannot be completed. A handler that returns gives the
+// client a clean end, as if the answer were whole; the panic breaks the connection.
+func (p *reply) breakOff(end []byte) {
+	_, _ = p.w.Write(end)
+	p.flush()
+	panic(http.ErrAbortHandler)
+}
+
+// abandon ends an answer that nobody reads.
+func (p *reply) abandon() {
+	if p.began {
+		// Should somebody read it after all, it must not look whole.
+		panic(http.ErrAbortHandler)
+	}
+	p.begin(statusClientGone)
+}
+
+// statusClientGone is what the access log says of a client that left.
+const statusClientGone = 499
+
+func (p *reply) begin(status int) {
+	p.began = true
+	p.w.WriteHeader(status)
+}
+
+// flush is the last thing done to an answer: the closing chunk of a handler that
+// paused before it returned meets a write deadline that has passed; a flush moves it.
+func (p *reply) flush() { _ = p.rc.Flush() }
