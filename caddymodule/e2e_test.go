@@ -1,0 +1,520 @@
+package caddymodule
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/slotfleet/slotfleet/fleet/llamasim"
+)
+
+// The main promise, end to end: a client reads one answer, whatever becomes of the
+// server that began it. Stand-ins answer as a function of their whole context, so
+// that the answer of several must equal that of one, byte for byte.
+
+// asking is one way to ask for a generation.
+type asking struct {
+	name     string
+	path     string
+	thinking bool
+	stream   bool
+	body     func(tokens int) map[string]any
+}
+
+func chatAsking(name string, thinking, stream bool) asking {
+	return asking{name, "/v1/chat/completions", thinking, stream, func(tokens int) map[string]any {
+		b := map[string]any{
+			"model":       "sim",
+			"messages":    []any{map[string]string{"role": "user", "content": "Tell me a long story: " + name}},
+			"max_tokens":  tokens,
+			"ignore_eos":  true,
+			"temperature": 0,
+			"stream":      stream,
+		}
+		if stream {
+			b["stream_options"] = map[string]bool{"include_usage": true}
+		}
+		return b
+	}}
+}
+
+func completionAsking(name string, stream bool) asking {
+	return asking{name, "/v1/completions", false, stream, func(tokens int) map[string]any {
+		return map[string]any{
+			"model": "sim", "prompt": "Once upon a time " + name, "max_tokens": tokens,
+			"ignore_eos": true, "temperature": 0, "stream": stream,
+		}
+	}}
+}
+
+var askings = []asking{
+	chatAsking("chat, streamed", false, true),
+	chatAsking("reasoning, streamed", true, true),
+	completionAsking("completion, streamed", true),
+	chatAsking("chat, whole", false, false),
+	chatAsking("reasoning, whole", true, false),
+	completionAsking("completion, whole", false),
+}
+
+func (a asking) json(tokens int) string {
+	b, _ := json.Marshal(a.body(tokens))
+	return string(b)
+}
+
+// told is what a client was told.
+type told struct {
+	Status             int
+	Reasoning, Content string
+	Finish             string
+	Roles, Finishes    int
+	IDs                map[string]bool
+	Usage              json.RawMessage
+	Usages, Done       int
+	Fault              string // an error event, or what cut the answer off
+	Cut                bool   // the connection was broken off
+}
+
+// text is what must be equal, however many servers took part.
+func (a told) text() string {
+	return fmt.Sprintf("reasoning %q, content %q, finish %s", a.Reasoning, a.Content, a.Finish)
+}
+
+// ask sends a request and reads the answer; each is called after each chunk.
+func (e *edge) ask(ctx context.Context, a asking, tokens int, each func(chunk int)) told {
+	r := e.request(ctx, a.path, strings.NewReader(a.json(tokens)))
+	resp, err := e.Client.Do(r)
+	if err != nil {
+		return told{Fault: err.Error()}
+	}
+	defer resp.Body.Close()
+	t := told{Status: resp.StatusCode, IDs: make(map[string]bool)}
+	if !a.stream || resp.StatusCode != http.StatusOK {
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fault = err.Error()
+			return t
+		}
+		t.take(body)
+		return t
+	}
+	lines := bufio.NewReader(resp.Body)
+	for n := 0; ; {
+		line, err := lines.ReadBytes('\n')
+		if data, ok := bytes.CutPrefix(bytes.TrimSpace(line), []byte("data: ")); ok {
+			if string(data) == "[DONE]" {
+				t.Done++
+			} else {
+				t.take(data)
+				n++
+				if each != nil {
+					each(n)
+				}
+			}
+		}
+		if err == io.EOF {
+			return t
+		}
+		if err != nil {
+			if t.Fault == "" {
+				t.Fault = err.Error()
+			}
+			t.Cut = true
+			return t
+		}
+	}
+}
+
+// take reads a chunk, or a whole answer.
+func (a *told) take(data []byte) {
+	type text struct {
+		Role      string `json:"role"`
+		Content   string `json:"content"`
+		Reasoning string `json:"reasoning_content"`
+	}
+	var c struct {
+		ID      string `json:"id"`
+		Choices []struct {
+			Delta, Message text
+			Text           string
+			Finish         string `json:"finish_reason"`
+		}
+		Usage json.RawMessage
+		Error json.RawMessage
+	}
+	if err := json.Unmarshal(data, &c); err != nil {
+		a.Fault = fmt.Sprintf("%v in %s", err, data)
+		return
+	}
+	if c.Error != nil {
+		a.Fault = string(c.Error)
+		return
+	}
+	a.IDs[c.ID] = true
+	for _, x := range c.Choices {
+		a.Reasoning += x.Delta.Reasoning + x.Message.Reasoning
+		a.Content += x.Delta.Content + x.Message.Content + x.Text
+		if x.Delta.Role != "" {
+			a.Roles++
+		}
+		if x.Finish != "" {
+			a.Finish = x.Finish
+			a.Finishes++
+		}
+	}
+	if c.Usage != nil {
+		a.Usage = c.Usage
+		a.Usages++
+	}
+}
+
+// equal says how an answer differs from that of one server left alone; empty: not.
+func (a told) equal(want told) string {
+	cached := func(u json.RawMessage) (tokens struct {
+		Completion int `json:"completion_tokens"`
+		Prompt     int `json:"prompt_tokens"`
+		Total      int `json:"total_tokens"`
+	},
+	) {
+		_ = json.Unmarshal(u, &tokens) // what is cached differs from node to node
+		return tokens
+	}
+	switch {
+	case a.Fault != "":
+		return "it has a fault: " + a.Fault
+	case a.Status != want.Status:
+		return fmt.Sprintf("got status %d, want %d", a.Status, want.Status)
+	case a.text() != want.text():
+		return difference(a.text(), want.text())
+	case cached(a.Usage) != cached(want.Usage) || a.Usages != want.Usages:
+		return fmt.Sprintf("got usage %s (%d times), want %s (%d times)", a.Usage, a.Usages, want.Usage, want.Usages)
+	case a.Done != want.Done || a.Roles != want.Roles || a.Finishes != want.Finishes || len(a.IDs) != 1:
+		return fmt.Sprintf("got %d [DONE], %d roles, %d finishes, %d ids; want %d, %d, %d, 1",
+			a.Done, a.Roles, a.Finishes, len(a.IDs), want.Done, want.Roles, want.Finishes)
+	}
+	return ""
+}
+
+// difference shows where two texts part.
+func difference(got, want string) string {
+	at := 0
+	for at < min(len(got), len(want)) && got[at] == want[at] {
+		at++
+	}
+	part := func(s string) string { return s[max(0, at-30):min(len(s), at+50)] }
+	return fmt.Sprintf("the text differs at byte %d of %d:\ngot  …%q…\nwant …%q…", at, len(want), part(got), part(want))
+}
+
+// trio starts an edge before three stand-ins.
+func trio(t testing.TB, o llamasim.Options, more string) (*edge, []*llamasim.Server) {
+	t.Helper()
+	o.Model = "sim"
+	var sims []*llamasim.Server
+	for range 3 {
+		sims = append(sims, startSim(t, o))
+	}
+	e := startEdge(t, nodes(more, sims...), "fleet")
+	e.allUp(len(sims))
+	return e, sims
+}
+
+// allUp waits until so many nodes are up.
+func (e *edge) allUp(n int) {
+	e.t.Helper()
+	await(e.t, fmt.Sprintf("%d nodes to be up", n), func() bool {
+		var s struct{ Up int }
+		decode(e.t, e.get(e.Admin+"/fleet/nodes").Body, &s)
+		return s.Up == n
+	})
+}
+
+// quiet waits until no lane is held and no stand-in generates.
+func (e *edge) quiet(sims []*llamasim.Server) {
+	e.t.Helper()
+	await(e.t, "all lanes to be free", func() bool {
+		for _, s := range sims {
+			if st := s.Stats(); st.Active+st.Queued > 0 {
+				return false
+			}
+		}
+		return !strings.Contains(lanesHeld(e), "held")
+	})
+}
+
+func lanesHeld(e *edge) string {
+	var s struct {
+		Nodes []struct {
+			Name      string
+			Instances []struct {
+				Active int `json:"lanes_active"`
+			}
+		}
+	}
+	decode(e.t, e.get(e.Admin+"/fleet/nodes").Body, &s)
+	var held strings.Builder
+	for _, n := range s.Nodes {
+		for _, i := range n.Instances {
+			if i.Active != 0 {
+				fmt.Fprintf(&held, "node %s: %d lanes held; ", n.Name, i.Active)
+			}
+		}
+	}
+	return held.String()
+}
+
+// killServing kills the stand-in that generates and returns it.
+func killServing(sims []*llamasim.Server) *llamasim.Server {
+	for _, s := range sims {
+		if s.Stats().Active > 0 {
+			s.Kill()
+			return s
+		}
+	}
+	return nil
+}
+
+func TestAnswerSurvivesTheDeathOfItsNodeAtAnyPoint(t *testing.T) {
+	const points, tokens = 20, 160
+	for _, a := range askings {
+		t.Run(a.name, func(t *testing.T) {
+			e, sims := trio(t, llamasim.Options{Thinking: a.thinking, Decode: 800}, "")
+			want := e.ask(t.Context(), a, tokens, nil)
+			if want.Fault != "" || want.Content == "" || a.thinking && want.Reasoning == "" {
+				t.Fatalf("the uninterrupted answer: %+v", want)
+			}
+			for i := range points {
+				at := 1 + i*(tokens-20)/(points-1) // near the end it may be whole before the kill
+				killed, got := e.askAndKill(t, a, tokens, at, sims)
+				if killed == nil {
+					t.Errorf("point %d: nothing was being generated", at)
+					continue
+				}
+				if diff := got.equal(want); diff != "" {
+					t.Errorf("killed at token %d: %s", at, diff)
+				}
+				if err := killed.Restart(); err != nil {
+					t.Fatal(err)
+				}
+				e.allUp(len(sims))
+			}
+			e.quiet(sims)
+		})
+	}
+}
+
+// askAndKill asks and kills the serving stand-in when so many tokens are there: by
+// what the client read of a stream, by what was generated for a whole answer.
+func (e *edge) askAndKill(t *testing.T, a asking, tokens, at int, sims []*llamasim.Server) (*llamasim.Server, told) {
+	var killed *llamasim.Server
+	if a.stream {
+		got := e.ask(t.Context(), a, tokens, func(chunk int) {
+			if chunk == at {
+				killed = killServing(sims)
+			}
+		})
+		return killed, got
+	}
+	before := generated(sims)
+	answered := make(chan told)
+	go func() { answered <- e.ask(t.Context(), a, tokens, nil) }()
+	await(t, "tokens to be generated", func() bool { return generated(sims)-before >= at-1 && serving(sims) })
+	killed = killServing(sims)
+	return killed, <-answered
+}
+
+func generated(sims []*llamasim.Server) (n int) {
+	for _, s := range sims {
+		n += s.Stats().Generated
+	}
+	return n
+}
+
+func serving(sims []*llamasim.Server) bool {
+	for _, s := range sims {
+		if s.Stats().Active > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Each way in which a server can fail, at each token of a short answer.
+func TestAnswerSurvivesEveryFaultAtEveryToken(t *testing.T) {
+	const tokens = 12
+	faults := []llamasim.FaultKind{
+		llamasim.FaultReset, llamasim.FaultFin, llamasim.FaultCut, llamasim.FaultError,
+		llamasim.FaultKVFull, llamasim.FaultGarbage, llamasim.FaultCleanEOF,
+	}
+	for _, a := range []asking{askings[0], askings[1], askings[2], askings[3]} {
+		t.Run(a.name, func(t *testing.T) {
+			e, sims := trio(t, llamasim.Options{Thinking: a.thinking}, "")
+			want := e.ask(t.Context(), a, tokens, nil)
+			for _, kind := range faults {
+				for token := range tokens {
+					for _, s := range sims[:2] { // two of three: the answer may move twice
+						s.SetFault(llamasim.Fault{Kind: kind, Token: token, Times: 1})
+					}
+					if diff := e.ask(t.Context(), a, tokens, nil).equal(want); diff != "" {
+						t.Errorf("%s at token %d: %s", kind, token, diff)
+					}
+					for _, s := range sims {
+						s.SetFault(llamasim.Fault{})
+					}
+				}
+			}
+			e.quiet(sims)
+		})
+	}
+}
+
+// A node that is silent, though its connection stands, is given up after the stall
+// limit; one that refuses or is loading, at once.
+func TestAnswerSurvivesSilenceAndRefusal(t *testing.T) {
+	e, sims := trio(t, llamasim.Options{}, "stall 300ms")
+	a := askings[0]
+	want := e.ask(t.Context(), a, 12, nil)
+	for _, f := range []llamasim.Fault{
+		{Kind: llamasim.FaultHang, Token: 0, Times: 1},
+		{Kind: llamasim.FaultHang, Token: 5, Times: 1},
+		{Kind: llamasim.FaultRefuse},
+		{Kind: llamasim.FaultLoading},
+		{Kind: llamasim.FaultStatus},
+	} {
+		broken := sims[:2]
+		if f.Kind == llamasim.FaultStatus {
+			broken = sims[:1] // what two servers say alike is the answer
+		}
+		for _, s := range broken {
+			s.SetFault(f)
+		}
+		if diff := e.ask(t.Context(), a, 12, nil).equal(want); diff != "" {
+			t.Errorf("%s at token %d: %s", f.Kind, f.Token, diff)
+		}
+		for _, s := range sims {
+			s.SetFault(llamasim.Fault{})
+		}
+		e.allUp(len(sims))
+	}
+	e.quiet(sims)
+}
+
+// Many clients, and nodes that break at random.
+func TestNothingIsLostOrRepeatedInManyBreaks(t *testing.T) {
+	const clients, each, tokens = 6, 50, 40
+	e, sims := trio(t, llamasim.Options{Slots: 3}, "")
+	want := make([]told, len(askings))
+	for i, a := range askings {
+		if a.thinking {
+			continue // these stand-ins do not think
+		}
+		want[i] = e.ask(t.Context(), a, tokens, nil)
+	}
+	kinds := []llamasim.FaultKind{llamasim.FaultReset, llamasim.FaultFin, llamasim.FaultCut, llamasim.FaultCleanEOF}
+	var breaks atomic.Int64
+	var wg sync.WaitGroup
+	for c := range clients {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(c), 7))
+			for range each {
+				sims[r.IntN(len(sims))].SetFault(llamasim.Fault{
+					Kind: kinds[r.IntN(len(kinds))], Token: r.IntN(tokens), Times: 1,
+				})
+				i := r.IntN(len(askings))
+				if askings[i].thinking {
+					i = 0
+				}
+				got := e.ask(t.Context(), askings[i], tokens, nil)
+				if got.lostHonestly() {
+					continue
+				}
+				breaks.Add(1)
+				if diff := got.equal(want[i]); diff != "" {
+					t.Errorf("%s: %s", askings[i].name, diff)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := breaks.Load(); n < clients*each*9/10 {
+		t.Errorf("only %d of %d answers were whole", n, clients*each)
+	}
+	for _, s := range sims {
+		s.SetFault(llamasim.Fault{})
+	}
+	e.quiet(sims)
+	t.Logf("%d answers under random breaks", clients*each)
+}
+
+// lostHonestly: all three nodes failed one request, and the client was told so.
+func (a told) lostHonestly() bool {
+	return a.Done == 0 && strings.Contains(a.Fault, "node_lost") && (a.Status != http.StatusOK || a.Cut)
+}
+
+func TestNobodyLeftToGoOnIsAnHonestEnd(t *testing.T) {
+	for _, a := range []asking{askings[0], askings[2]} {
+		t.Run(a.name, func(t *testing.T) {
+			e, sims := trio(t, llamasim.Options{}, "")
+			for _, s := range sims {
+				s.SetFault(llamasim.Fault{Kind: llamasim.FaultReset, Token: 8})
+			}
+			got := e.ask(t.Context(), a, 100, nil)
+			if !got.lostHonestly() || got.Finish != "" || !strings.Contains(got.Fault, "node_lost_unresumable") {
+				t.Errorf("got %+v, want an error end, a connection that breaks off, and no [DONE]", got)
+			}
+			if got.Content == "" {
+				t.Error("what three nodes said before they were lost did not come through")
+			}
+			for _, s := range sims {
+				s.SetFault(llamasim.Fault{})
+			}
+			e.quiet(sims)
+		})
+	}
+}
+
+// Nothing was delivered: the client gets a proper status.
+func TestNobodyLeftBeforeTheFirstByteIsAStatus(t *testing.T) {
+	e, sims := trio(t, llamasim.Options{}, "")
+	for _, s := range sims {
+		s.SetFault(llamasim.Fault{Kind: llamasim.FaultReset})
+	}
+	for _, a := range askings {
+		got := e.ask(t.Context(), a, 10, nil)
+		if got.Status != http.StatusBadGateway || got.Fault == "" {
+			t.Errorf("%s: got %+v, want status 502 and an error", a.name, got)
+		}
+		e.allUp(len(sims))
+	}
+	for _, s := range sims {
+		s.SetFault(llamasim.Fault{})
+	}
+	e.quiet(sims)
+}
+
+// A client that leaves frees the slot on the node within a second, whether its
+// answer streams or not, and while it waits.
+func TestClientThatLeavesFreesTheSlotOnTheNode(t *testing.T) {
+	for _, a := range []asking{askings[0], askings[3]} {
+		t.Run(a.name, func(t *testing.T) {
+			e, sims := trio(t, llamasim.Options{Decode: 50}, "")
+			ctx, leave := context.WithCancel(t.Context())
+			answered := make(chan told)
+			go func() { answered <- e.ask(ctx, a, 3000, nil) }()
+			await(t, "a generation", func() bool { return serving(sims) && generated(sims) >= 0 })
+			leave()
+			<-answered
+			began := time.Now()
+			e.quiet(sims)
+			t.Logf("free after %s", time.Since(began).Round(time.Millisecond))
+		})
+	}
+}

@@ -1,0 +1,169 @@
+package caddymodule
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Real llama-servers behind a real Caddy. The model should be one in which text and
+// tokens agree, else what a second server makes of the text so far may tokenise
+// otherwise than what the first one generated, and go on otherwise.
+
+// realServer is a llama-server process.
+type realServer struct {
+	t         testing.TB
+	bin, gguf string
+	port, log string
+	cmd       *exec.Cmd
+}
+
+// startReal runs the llama-server that the environment names, on a port of its own.
+func startReal(t testing.TB) *realServer {
+	t.Helper()
+	s := &realServer{t: t, bin: os.Getenv("SLOTFLEET_LLAMA_SERVER"), gguf: os.Getenv("SLOTFLEET_LLAMA_MODEL")}
+	if s.bin == "" || s.gguf == "" {
+		t.Skip("SLOTFLEET_LLAMA_SERVER and SLOTFLEET_LLAMA_MODEL are not set: run make -f xcaddy.mk test-real")
+	}
+	_, s.port, _ = net.SplitHostPort(freeAddr(t))
+	s.log = filepath.Join(t.TempDir(), "llama-server.log")
+	s.start()
+	t.Cleanup(s.kill)
+	return s
+}
+
+func (s *realServer) start() {
+	s.t.Helper()
+	out := openLog(s.t, s.log)
+	// One token at a time, prompts too: then a prompt that holds the text so far
+	// leaves the very numbers in the cache that generating it left there, and a near
+	// tie between two tokens falls the same way.
+	s.cmd = exec.Command(s.bin, "-m", s.gguf, "--alias", "sim", "--host", "127.0.0.1", "--port", s.port,
+		"-np", "2", "-c", "8192", "-t", "1", "-ub", "1", "-b", "32")
+	s.cmd.Stdout, s.cmd.Stderr = out, out
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// kill is SIGKILL.
+func (s *realServer) kill() {
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait() // says that it was killed
+}
+
+// runningOn reports whether the log of a node shows a slot that runs.
+func (e *edge) runningOn(name string) bool {
+	var s struct {
+		Sources []struct {
+			Source string
+			Ports  []struct {
+				Slots []struct{ State string }
+			}
+		}
+	}
+	decode(e.t, e.get(e.Admin+"/slotlog/slots").Body, &s)
+	for _, src := range s.Sources {
+		for _, p := range src.Ports {
+			for _, slot := range p.Slots {
+				if src.Source == name && slot.State == "processing" {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+func TestRealAnswersSurviveTheDeathOfTheirServer(t *testing.T) {
+	servers := []*realServer{startReal(t), startReal(t)}
+	var conf strings.Builder
+	conf.WriteString("fleet {\n")
+	for i, s := range servers {
+		fmt.Fprintf(&conf, "\t\tnode node-%d http://127.0.0.1:%s {\n\t\t\tlog file %s\n\t\t}\n", i, s.port, s.log)
+	}
+	conf.WriteString("\t}")
+	e := startEdge(t, conf.String(), "fleet")
+	e.allUp(len(servers))
+
+	const tokens, points = 240, 8
+	for _, a := range askings {
+		if a.thinking {
+			continue // the model's template does not think
+		}
+		t.Run(a.name, func(t *testing.T) {
+			want := e.ask(t.Context(), a, tokens, nil)
+			if want.Fault != "" || want.Content == "" {
+				t.Fatalf("the uninterrupted answer: %+v", want)
+			}
+			for i := range points {
+				at := 1 + i*(tokens-40)/(points-1)
+				e.killReal(t, a, want, tokens, at, servers)
+				e.allUp(len(servers))
+			}
+		})
+	}
+}
+
+// killReal asks, kills the serving process on the way, and starts it again.
+func (e *edge) killReal(t *testing.T, a asking, want told, tokens, at int, servers []*realServer) {
+	var killed *realServer
+	kill := func() bool {
+		for i, s := range servers {
+			if e.runningOn(fmt.Sprintf("node-%d", i)) {
+				s.kill()
+				killed = s
+				return true
+			}
+		}
+		return false
+	}
+	var got told
+	if a.stream {
+		got = e.ask(t.Context(), a, tokens, func(chunk int) {
+			if chunk == at {
+				await(t, "a slot that runs", kill)
+			}
+		})
+	} else {
+		answered := make(chan told)
+		go func() { answered <- e.ask(t.Context(), a, tokens, nil) }()
+		await(t, "a slot that runs", kill)
+		got = <-answered
+	}
+	if diff := got.equal(want); diff != "" {
+		t.Errorf("killed at token %d: %s", at, diff)
+	}
+	if killed == nil {
+		t.Fatal("nothing was killed")
+	}
+	killed.start()
+}
+
+// What a client that leaves occupied is free again within a second.
+func TestRealServerIsFreeSoonAfterTheClientLeft(t *testing.T) {
+	s := startReal(t)
+	e := startEdge(t, fmt.Sprintf("fleet {\n\t\tnode node-0 http://127.0.0.1:%s {\n\t\t\tlog file %s\n\t\t}\n\t}", s.port, s.log), "fleet")
+	e.allUp(1)
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	a := askings[0]
+	answered := make(chan told)
+	go func() {
+		answered <- e.ask(ctx, a, 6000, func(chunk int) {
+			if chunk == 20 {
+				leave()
+			}
+		})
+	}()
+	<-answered
+	began := time.Now()
+	await(t, "the slot to be free", func() bool { return !e.runningOn("node-0") })
+	t.Logf("free %s after the client left", time.Since(began).Round(time.Millisecond))
+}
