@@ -66,6 +66,26 @@ var askings = []asking{
 	completionAsking("completion, whole", false),
 }
 
+// toolAsking wants a tool call, which the client gets when it is complete.
+func toolAsking(name string, stream bool) asking {
+	a := chatAsking(name, false, stream)
+	plain := a.body
+	a.body = func(tokens int) map[string]any {
+		b := plain(tokens)
+		delete(b, "ignore_eos")
+		b["tool_choice"] = "required"
+		b["tools"] = []any{map[string]any{"type": "function", "function": map[string]any{
+			"name": "get_weather",
+			"parameters": map[string]any{
+				"type":       "object",
+				"properties": map[string]any{"city": map[string]string{"type": "string"}, "day": map[string]string{"type": "string"}},
+			},
+		}}}
+		return b
+	}
+	return a
+}
+
 func (a asking) json(tokens int) string {
 	b, _ := json.Marshal(a.body(tokens))
 	return string(b)
@@ -75,6 +95,8 @@ func (a asking) json(tokens int) string {
 type told struct {
 	Status             int
 	Reasoning, Content string
+	Calls              string // names and arguments of tool calls
+	CallIDs            int
 	Finish             string
 	Roles, Finishes    int
 	IDs                map[string]bool
@@ -86,7 +108,7 @@ type told struct {
 
 // text is what must be equal, however many servers took part.
 func (a told) text() string {
-	return fmt.Sprintf("reasoning %q, content %q, finish %s", a.Reasoning, a.Content, a.Finish)
+	return fmt.Sprintf("reasoning %q, content %q, %d calls %s, finish %s", a.Reasoning, a.Content, a.CallIDs, a.Calls, a.Finish)
 }
 
 // ask sends a request and reads the answer; each is called after each chunk.
@@ -140,6 +162,10 @@ func (a *told) take(data []byte) {
 		Role      string `json:"role"`
 		Content   string `json:"content"`
 		Reasoning string `json:"reasoning_content"`
+		Calls     []struct {
+			ID       string
+			Function struct{ Name, Arguments string }
+		} `json:"tool_calls"`
 	}
 	var c struct {
 		ID      string `json:"id"`
@@ -163,6 +189,12 @@ func (a *told) take(data []byte) {
 	for _, x := range c.Choices {
 		a.Reasoning += x.Delta.Reasoning + x.Message.Reasoning
 		a.Content += x.Delta.Content + x.Message.Content + x.Text
+		for _, call := range append(x.Delta.Calls, x.Message.Calls...) {
+			a.Calls += call.Function.Name + call.Function.Arguments
+			if call.ID != "" {
+				a.CallIDs++
+			}
+		}
 		if x.Delta.Role != "" {
 			a.Roles++
 		}
@@ -354,12 +386,20 @@ func TestAnswerSurvivesEveryFaultAtEveryToken(t *testing.T) {
 		llamasim.FaultReset, llamasim.FaultFin, llamasim.FaultCut, llamasim.FaultError,
 		llamasim.FaultKVFull, llamasim.FaultGarbage, llamasim.FaultCleanEOF,
 	}
-	for _, a := range []asking{askings[0], askings[1], askings[2], askings[3]} {
+	tools := []asking{toolAsking("tools, streamed", true), toolAsking("tools, whole", false)}
+	for _, a := range append(tools, askings[:4]...) {
 		t.Run(a.name, func(t *testing.T) {
 			e, sims := trio(t, llamasim.Options{Thinking: a.thinking}, "")
+			tokens := tokens
+			if strings.HasPrefix(a.name, "tools") {
+				tokens = 100 // it ends with the call
+			}
 			want := e.ask(t.Context(), a, tokens, nil)
+			if want.Fault != "" || strings.HasPrefix(a.name, "tools") && want.CallIDs != 1 {
+				t.Fatalf("the uninterrupted answer: %+v", want)
+			}
 			for _, kind := range faults {
-				for token := range tokens {
+				for token := range min(tokens, 30) {
 					for _, s := range sims[:2] { // two of three: the answer may move twice
 						s.SetFault(llamasim.Fault{Kind: kind, Token: token, Times: 1})
 					}

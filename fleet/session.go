@@ -23,8 +23,8 @@ type Session struct {
 	once      sync.Once
 }
 
-// maxLost is how many nodes may be lost under one request. The fourth would be no
-// accident.
+// maxLost is how many nodes may be lost under one request before it ends: a fourth
+// would be no accident.
 const maxLost = 3
 
 // Run runs the job to its end. Bytes for the client go to write, which hands them
@@ -73,7 +73,7 @@ func (s *Session) run(ctx context.Context, job Job, write func([]byte) error) er
 		if hopeless != nil {
 			return hopeless
 		}
-		if try >= s.policy.Attempts || lost > maxLost {
+		if try >= s.policy.Attempts || lost >= maxLost {
 			return s.outOf(said, err)
 		}
 		s.policy.Observer.Moved(n.name, why(err))

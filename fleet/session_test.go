@@ -94,8 +94,8 @@ func TestAttemptsAndLossesAreBounded(t *testing.T) {
 		for _, l := range links {
 			runs += l.ran()
 		}
-		if runs != maxLost+1 {
-			t.Errorf("got %d attempts, want %d", runs, maxLost+1)
+		if runs != maxLost {
+			t.Errorf("got %d attempts, want %d", runs, maxLost)
 		}
 	})
 }
