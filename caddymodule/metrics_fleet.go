@@ -69,7 +69,8 @@ func fleetDesc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
 }
 
-// ended counts a request.
+// ended counts a request. The handler calls it, for it knows also of those that were
+// refused before they came to the fleet.
 func (m *fleetMetrics) ended(r fleet.Record, took time.Duration) {
 	model := cmp.Or(r.Model, otherModel)
 	m.requests.WithLabelValues(model, string(r.Outcome), string(r.Reason)).Inc()
@@ -82,10 +83,6 @@ func (m *fleetMetrics) ended(r fleet.Record, took time.Duration) {
 		m.firstToken.WithLabelValues(model).Observe(r.FirstToken.Seconds())
 	}
 }
-
-// Ended does nothing: the handler counts requests, for it knows also of those that
-// were refused before they came to the fleet.
-func (m *fleetMetrics) Ended(fleet.Record) {}
 
 // Moved counts a request that left a node.
 func (m *fleetMetrics) Moved(node, why string) { m.failovers.WithLabelValues(node, why).Inc() }

@@ -28,12 +28,10 @@ type Record struct {
 	Generated Tokens // by all nodes
 }
 
-// Observer hears what happens. Its methods are called outside all locks, must not
-// block, and come from many goroutines.
+// Observer hears what happens while requests run; what became of one in the end is in
+// its [Record]. Its methods are called outside all locks, must not block, and come
+// from many goroutines.
 type Observer interface {
-	// Ended: a request ended.
-	Ended(Record)
-
 	// Moved: a running request left a node, for a cause or a reason.
 	Moved(node, why string)
 
@@ -43,6 +41,5 @@ type Observer interface {
 
 type deaf struct{}
 
-func (deaf) Ended(Record)                     {}
 func (deaf) Moved(string, string)             {}
 func (deaf) Generated(string, string, Tokens) {}

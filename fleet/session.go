@@ -232,7 +232,6 @@ func (s *Session) end(err error) {
 		}
 		s.record.Took = time.Since(s.began)
 		s.record.Outcome, s.record.Reason = outcome(err, s.delivered)
-		s.policy.Observer.Ended(s.record)
 		s.m.leave()
 	})
 }

@@ -334,12 +334,16 @@ func TestRecordTellsTheWholeStory(t *testing.T) {
 		}
 		m, a := fleetOf(t, func(p *Policy) { p.Observer = o }, x, y)
 		synctest.Wait()
-		if _, err := ask(m, a, &fakeJob{}); err != nil {
+		s, err := m.Admit(t.Context(), a, Request{Model: "m"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Run(t.Context(), &fakeJob{}, func([]byte) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
 		want := Record{Model: "m", Node: "b", Outcome: OutcomeWhole, FirstToken: 1, Took: 3 * time.Second, Moves: 1, Generated: 9}
-		if len(o.ended) != 1 || o.ended[0] != want {
-			t.Errorf("got %+v, want %+v", o.ended, want)
+		if got := s.Record(); got != want {
+			t.Errorf("got %+v, want %+v", got, want)
 		}
 		if !slices.Equal(o.moved, []string{"a reset"}) || o.generated != 9 {
 			t.Errorf("got moves %v and %d tokens, want one from a, and 9", o.moved, o.generated)
@@ -349,11 +353,9 @@ func TestRecordTellsTheWholeStory(t *testing.T) {
 
 // listener is an Observer that remembers. Requests of a test come one by one.
 type listener struct {
-	ended     []Record
 	moved     []string
 	generated Tokens
 }
 
-func (l *listener) Ended(r Record)                  { l.ended = append(l.ended, r) }
 func (l *listener) Moved(node, why string)          { l.moved = append(l.moved, node+" "+why) }
 func (l *listener) Generated(_, _ string, n Tokens) { l.generated += n }
