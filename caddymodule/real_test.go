@@ -21,13 +21,14 @@ type realServer struct {
 	t         testing.TB
 	bin, gguf string
 	port, log string
+	more      []string // arguments
 	cmd       *exec.Cmd
 }
 
 // startReal runs the llama-server that the environment names, on a port of its own.
-func startReal(t testing.TB) *realServer {
+func startReal(t testing.TB, more ...string) *realServer {
 	t.Helper()
-	s := &realServer{t: t, bin: os.Getenv("SLOTFLEET_LLAMA_SERVER"), gguf: os.Getenv("SLOTFLEET_LLAMA_MODEL")}
+	s := &realServer{t: t, bin: os.Getenv("SLOTFLEET_LLAMA_SERVER"), gguf: os.Getenv("SLOTFLEET_LLAMA_MODEL"), more: more}
 	if s.bin == "" || s.gguf == "" {
 		t.Skip("SLOTFLEET_LLAMA_SERVER and SLOTFLEET_LLAMA_MODEL are not set: run make -f xcaddy.mk test-real")
 	}
@@ -44,8 +45,11 @@ func (s *realServer) start() {
 	// One token at a time, prompts too: then a prompt that holds the text so far
 	// leaves the very numbers in the cache that generating it left there, and a near
 	// tie between two tokens falls the same way.
-	s.cmd = exec.Command(s.bin, "-m", s.gguf, "--alias", "sim", "--host", "127.0.0.1", "--port", s.port,
-		"-np", "2", "-c", "8192", "-t", "1", "-ub", "1", "-b", "32")
+	args := append([]string{
+		"-m", s.gguf, "--alias", "sim", "--host", "127.0.0.1", "--port", s.port,
+		"-np", "2", "-c", "8192", "-t", "1", "-ub", "1", "-b", "32",
+	}, s.more...)
+	s.cmd = exec.Command(s.bin, args...)
 	s.cmd.Stdout, s.cmd.Stderr = out, out
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)
@@ -82,7 +86,16 @@ func (e *edge) runningOn(name string) bool {
 }
 
 func TestRealAnswersSurviveTheDeathOfTheirServer(t *testing.T) {
-	servers := []*realServer{startReal(t), startReal(t)}
+	t.Run("plain", func(t *testing.T) { realDeaths(t, false) })
+	t.Run("thinking", func(t *testing.T) {
+		realDeaths(t, true, "--jinja", "--chat-template-file", "testdata/real/thinking.jinja")
+	})
+}
+
+// realDeaths kills the serving one of two servers at several points of each kind of
+// answer.
+func realDeaths(t *testing.T, thinking bool, args ...string) {
+	servers := []*realServer{startReal(t, args...), startReal(t, args...)}
 	var conf strings.Builder
 	conf.WriteString("fleet {\n")
 	for i, s := range servers {
@@ -94,12 +107,12 @@ func TestRealAnswersSurviveTheDeathOfTheirServer(t *testing.T) {
 
 	const tokens, points = 240, 8
 	for _, a := range askings {
-		if a.thinking {
-			continue // the model's template does not think
+		if a.thinking != thinking {
+			continue
 		}
 		t.Run(a.name, func(t *testing.T) {
 			want := e.ask(t.Context(), a, tokens, nil)
-			if want.Fault != "" || want.Content == "" {
+			if want.Fault != "" || want.Content+want.Reasoning == "" || thinking != (want.Reasoning != "") {
 				t.Fatalf("the uninterrupted answer: %+v", want)
 			}
 			for i := range points {
