@@ -558,3 +558,57 @@ func TestClientThatLeavesFreesTheSlotOnTheNode(t *testing.T) {
 		})
 	}
 }
+
+// What is too long for one node goes to a wider one; what is too long for all is
+// refused with the widest context, whichever node was asked.
+func TestTooLongAPromptIsToldTheWidestContext(t *testing.T) {
+	narrow := startSim(t, llamasim.Options{Model: "sim", Context: 300})
+	wide := startSim(t, llamasim.Options{Model: "sim", Context: 1000})
+	e := startEdge(t, nodes("policy round_robin", narrow, wide), "fleet")
+	e.allUp(2)
+	for range 4 { // each node is asked first, sometimes
+		for _, stream := range []bool{true, false} {
+			a := e.post("/v1/chat/completions", chatBody("sim", strings.Repeat("word ", 500), 5, stream))
+			if a.Status != http.StatusOK || a.Err != nil {
+				t.Fatalf("500 words: got %d %s, want an answer of the wide node", a.Status, a.Body)
+			}
+			a = e.post("/v1/chat/completions", chatBody("sim", strings.Repeat("word ", 5000), 5, stream))
+			wantError(t, a, http.StatusBadRequest, "context_length_exceeded")
+			if !strings.Contains(a.Body, `"n_ctx":1000`) {
+				t.Errorf("got %s, want the widest context, 1000", a.Body)
+			}
+		}
+	}
+	e.quiet([]*llamasim.Server{narrow, wide})
+}
+
+// More requests than lanes wait; more than may wait are refused at once, and those
+// that waited too long, then.
+func TestFullFleetAnswersInTime(t *testing.T) {
+	sim := startSim(t, llamasim.Options{Model: "sim", Slots: 1, Decode: 20})
+	e := startEdge(t, nodes("queue {\n\t\t\trequests 2\n\t\t\ttimeout 1s\n\t\t}", sim), "fleet")
+	e.allUp(1)
+	ctx, leave := context.WithCancel(t.Context())
+	running := make(chan told)
+	go func() { running <- e.ask(ctx, askings[0], 1000, nil) }()
+	await(t, "the only lane to be taken", func() bool { return serving([]*llamasim.Server{sim}) })
+
+	waiting := make(chan answer, 2)
+	for range 2 {
+		go func() { waiting <- e.post("/v1/chat/completions", chatBody("sim", "hi", 5, true)) }()
+	}
+	await(t, "two requests to wait", func() bool {
+		return strings.Contains(e.get(e.Admin+"/fleet/nodes").Body, `"waiting":2`)
+	})
+	full := e.post("/v1/chat/completions", chatBody("sim", "hi", 5, true))
+	wantError(t, full, http.StatusServiceUnavailable, "overloaded")
+	for range 2 {
+		wantError(t, <-waiting, http.StatusGatewayTimeout, "timeout")
+	}
+	leave()
+	<-running
+	e.quiet([]*llamasim.Server{sim})
+	if a := e.ask(t.Context(), askings[0], 5, nil); a.Fault != "" {
+		t.Errorf("afterwards: got %+v", a)
+	}
+}
