@@ -48,6 +48,7 @@ type process struct {
 	lanes int // slots, when it said so
 
 	laneContext int64 // context of each, when it said so
+	pool        Pool
 
 	router bool   // it has spoken of children
 	model  string // what its router calls it
@@ -169,7 +170,7 @@ func (p *process) releasedTask(slot int) int {
 
 // restart begins a process anew: its slots are gone, and those of its children.
 func (r *era) restart(p *process, seq uint64, at time.Time, emit func(Event)) {
-	p.clock, p.lanes = 0, 0
+	p.clock, p.lanes, p.laneContext, p.pool = 0, 0, 0, PoolUnknown
 	p.header, p.released = blockHeader{}, p.released[:0]
 	emit(Event{Kind: KindReset, Seq: seq, Time: at, Port: p.port, Slot: -1, Task: noTask})
 	if p.router {
@@ -269,13 +270,13 @@ func (r *Reader) moveTo(p *process, digits []byte, at time.Time, emit func(Event
 	if p.lanes > 0 {
 		emit(Event{
 			Kind: KindLanes, Seq: seq, Time: at, Port: p.port, Slot: -1, Task: noTask,
-			Lanes: p.lanes, Tokens: p.laneContext, HasTokens: p.laneContext > 0,
+			Lanes: p.lanes, Pool: p.pool, Tokens: p.laneContext, HasTokens: p.laneContext > 0,
 		})
 	}
 }
 
-// initializing reads `, n_slots = N, n_ctx_slot = C, …` (b9829 on) or ` slots,
-// n_slots = N`, printed once the model is loaded.
+// initializing reads `, n_slots = N, n_ctx_slot = C, kv_unified = 'false'` (b9829 on) or
+// ` slots, n_slots = N`, printed once the model is loaded.
 func (r *Reader) initializing(p *process, rest []byte, e Event, emit func(Event)) {
 	_, rest, ok := bytes.Cut(rest, []byte(", n_slots = "))
 	if !ok {
@@ -285,12 +286,19 @@ func (r *Reader) initializing(p *process, rest []byte, e Event, emit func(Event)
 	if !ok || n < 1 || n > maxLanes {
 		return
 	}
-	p.lanes, p.laneContext, p.released = int(n), 0, p.released[:0]
+	p.lanes, p.laneContext, p.pool, p.released = int(n), 0, PoolUnknown, p.released[:0]
 	e.Kind, e.Lanes = KindLanes, int(n)
 	if i, ok = skipLit(rest, i, ", n_ctx_slot = "); ok {
-		e.Tokens, _, e.HasTokens = scanUint(rest, i)
+		e.Tokens, i, e.HasTokens = scanUint(rest, i)
 		p.laneContext = e.Tokens
 	}
+	switch string(rest[i:]) {
+	case ", kv_unified = 'false'":
+		p.pool = PoolOwn
+	case ", kv_unified = 'true'":
+		p.pool = PoolShared
+	}
+	e.Pool = p.pool
 	emit(e)
 }
 

@@ -43,7 +43,7 @@ const (
 	// KindReset: another process writes for this port; its slots begin anew.
 	KindReset
 
-	// KindLanes: the server made its slots (Lanes; Tokens: context of each, when
+	// KindLanes: the server made its slots (Lanes, Pool; Tokens: context of each, when
 	// printed). They are idle and empty.
 	KindLanes
 
@@ -66,6 +66,16 @@ func (k Kind) String() string {
 	}
 	return "kind?"
 }
+
+// Pool says whose the context of a server's slots is.
+type Pool uint8
+
+// The pools.
+const (
+	PoolUnknown Pool = iota
+	PoolOwn          // each slot has its own
+	PoolShared       // all slots take from one (--kv-unified)
+)
 
 // Event is one statement of the log, the same in every era. It is a plain value
 // and refers to no buffer.
@@ -96,6 +106,9 @@ type Event struct {
 
 	// Lanes is how many slots the server has.
 	Lanes int
+
+	// Pool says whether they share one context.
+	Pool Pool
 
 	// Model is the name the router gives the child on Port.
 	Model string

@@ -78,6 +78,10 @@ type PortState struct {
 	// LaneContext is the context of each slot in tokens, when the log said so.
 	LaneContext int64 `json:"lane_context,omitempty"`
 
+	// KVUnified says whether the slots share one context of LaneContext tokens; nil:
+	// the log did not say.
+	KVUnified *bool `json:"kv_unified,omitempty"`
+
 	// Slots are the slots that are known, by id.
 	Slots []Slot `json:"slots"`
 }
@@ -142,6 +146,7 @@ type child struct {
 	model   string
 	lanes   int
 	context int64
+	pool    Pool
 }
 
 // Open begins to follow a log. It never fails: a file that is missing or cannot
@@ -196,7 +201,7 @@ func (s *Source) Snapshot(now time.Time) Snapshot {
 		c := s.children[port]
 		out.Ports = append(out.Ports, PortState{
 			Port: port, Model: c.model, Lanes: c.lanes, LaneContext: c.context,
-			Slots: s.tracker.Resolve(port, now),
+			KVUnified: c.pool.unified(), Slots: s.tracker.Resolve(port, now),
 		})
 	}
 	switch {
@@ -335,12 +340,19 @@ func (s *Source) applyEvent(e Event) {
 		s.children[e.Port] = c
 	case KindLanes:
 		c := s.children[e.Port]
-		c.lanes, c.context = e.Lanes, e.Tokens
+		c.lanes, c.context, c.pool = e.Lanes, e.Tokens, e.Pool
 		s.children[e.Port] = c
 	case KindGone:
 		delete(s.children, e.Port)
 	}
 	s.tracker.Apply(e)
+}
+
+func (p Pool) unified() *bool {
+	if p == PoolUnknown {
+		return nil
+	}
+	return new(p == PoolShared)
 }
 
 // fileError names the state that an error of the file system means.

@@ -157,6 +157,25 @@ func TestAppendedLinesShowWithoutFileEvents(t *testing.T) {
 	awaitTask(t, s, 2)
 }
 
+func TestLogTellsWhetherSlotsShareOneContext(t *testing.T) {
+	for text, want := range map[string]*bool{
+		", kv_unified = 'true'":  new(true),
+		", kv_unified = 'false'": new(false),
+		", kv_unified = 'maybe'": nil,
+		"":                       nil,
+	} {
+		s, _ := logFile(t, "0.00.221.411 I srv    load_model: initializing, n_slots = 4, n_ctx_slot = 8192"+text+"\n"+
+			"0.00.223.281 I srv  llama_server: listening on http://127.0.0.1:9101\n")
+		snap := await(t, s, "port 9101 with 4 lanes", func(n Snapshot) bool {
+			return len(n.Ports) == 1 && n.Ports[0].Port == 9101 && n.Ports[0].Lanes == 4
+		})
+		got := snap.Ports[0].KVUnified
+		if (got == nil) != (want == nil) || got != nil && *got != *want {
+			t.Errorf("%q: got %v, want %v", text, got, want)
+		}
+	}
+}
+
 func TestSlotChangeShowsWithoutWaitingForTheNextLook(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.log")
 	write(t, path, "")

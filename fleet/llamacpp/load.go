@@ -96,24 +96,30 @@ func (l *Link) current(now time.Time) (fleet.Instance, bool) {
 		return fleet.Instance{}, false
 	}
 	i := *learned
-	i.Load.KVTotal = i.Context
-	if !i.KVUnified {
-		i.Load.KVTotal *= fleet.Tokens(max(1, i.Lanes))
+	if l.source == nil {
+		return i, true
 	}
-	if l.source != nil {
-		i.Load = readLoad(l.source.Snapshot(now), l.client.port, i.Load.KVTotal)
-		i.Load.Ours = min(int(l.open.Load()), i.Load.Active)
+	p, load := readLoad(l.source.Snapshot(now), l.client.port)
+	i.Load = load
+	i.Load.Ours = min(int(l.open.Load()), i.Load.Active)
+	if p.KVUnified != nil { // else nobody tells how much there is in all
+		i.KVUnified = *p.KVUnified
+		i.Load.KVTotal = i.Context
+		if !i.KVUnified {
+			i.Load.KVTotal *= fleet.Tokens(max(1, i.Lanes))
+		}
 	}
 	return i, true
 }
 
-// readLoad is the load that a log shows. Where the log lost track or cannot be
-// read, it was not looked at: the figures are no word of the server then.
-func readLoad(s slotlog.Snapshot, port string, total fleet.Tokens) fleet.Load {
-	l := fleet.Load{KVTotal: total}
+// readLoad is the load that a log shows, and what it says of our server besides.
+// Where the log lost track or cannot be read, it was not looked at: the figures are
+// no word of the server then.
+func readLoad(s slotlog.Snapshot, port string) (slotlog.PortState, fleet.Load) {
+	var l fleet.Load
 	p, ok := portOf(s.Ports, port)
 	if s.Degraded || s.Err != nil || !ok {
-		return l
+		return slotlog.PortState{}, l
 	}
 	l.At = s.LookedAt
 	for _, slot := range p.Slots {
@@ -128,7 +134,7 @@ func readLoad(s slotlog.Snapshot, port string, total fleet.Tokens) fleet.Load {
 			l.KVUsed += fleet.Tokens(*slot.Decoded)
 		}
 	}
-	return l
+	return p, l
 }
 
 // portOf finds our server in a log: by the port of its URL, or as the only one

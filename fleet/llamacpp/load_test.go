@@ -57,8 +57,8 @@ func TestLoadIsWhatTheLogShows(t *testing.T) {
 		slot(slotlog.Idle, 500, 9),
 		slot(slotlog.Unknown, 500, 9),
 	}
-	want := fleet.Load{Active: 2, KVUsed: 120, KVTotal: 8192, At: at}
-	none := fleet.Load{KVTotal: 8192}
+	want := fleet.Load{Active: 2, KVUsed: 120, At: at}
+	none := fleet.Load{}
 	for name, tt := range map[string]struct {
 		s    slotlog.Snapshot
 		port string
@@ -67,15 +67,41 @@ func TestLoadIsWhatTheLogShows(t *testing.T) {
 		"the only server, forwarded": {slotlog.Snapshot{LookedAt: at, Ports: []slotlog.PortState{{Port: 1, Slots: busy}}}, "8080", want},
 		"by its port":                {slotlog.Snapshot{LookedAt: at, Ports: []slotlog.PortState{{Port: 1}, {Port: 8080, Slots: busy}}}, "8080", want},
 		"several, none ours":         {slotlog.Snapshot{LookedAt: at, Ports: []slotlog.PortState{{Port: 1, Slots: busy}, {Port: 2}}}, "8080", none},
-		"nothing said yet":           {slotlog.Snapshot{LookedAt: at}, "8080", fleet.Load{KVTotal: 8192, At: at}},
+		"nothing said yet":           {slotlog.Snapshot{LookedAt: at}, "8080", fleet.Load{At: at}},
 		"degraded":                   {slotlog.Snapshot{LookedAt: at, Degraded: true, Ports: []slotlog.PortState{{Port: 1, Slots: busy}}}, "", none},
 		"not looked at":              {slotlog.Snapshot{}, "", none},
 	} {
-		if d := cmp.Diff(tt.want, readLoad(tt.s, tt.port, 8192)); d != "" {
+		if _, got := readLoad(tt.s, tt.port); got != tt.want {
+			d := cmp.Diff(tt.want, got)
 			t.Errorf("%s (-want +got):\n%s", name, d)
 		}
 	}
 }
+
+func TestPoolIsKnownFromTheLogOnly(t *testing.T) {
+	l, err := New(Options{Name: "n1", URL: "http://h"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.instance = &fleet.Instance{Model: "m", Lanes: 4, Context: 1000}
+	for _, tt := range []struct {
+		unified *bool
+		total   fleet.Tokens
+	}{{nil, 0}, {new(false), 4000}, {new(true), 1000}} {
+		l.source = fixedLog{slotlog.Snapshot{LookedAt: time.Now(), Ports: []slotlog.PortState{{Port: 1, KVUnified: tt.unified}}}}
+		i, _ := l.current(time.Now())
+		if i.Load.KVTotal != tt.total || i.KVUnified != (tt.total == 1000) {
+			t.Errorf("got a pool of %d, shared %v, want %d", i.Load.KVTotal, i.KVUnified, tt.total)
+		}
+	}
+}
+
+// fixedLog is a log that always says the same.
+type fixedLog struct{ says slotlog.Snapshot }
+
+func (f fixedLog) Snapshot(time.Time) slotlog.Snapshot { return f.says }
+
+func (f fixedLog) Subscribe() (<-chan struct{}, func()) { return nil, func() {} }
 
 func TestWatchTellsALoadWhenItChangesAndBeforeItIsOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -93,7 +119,7 @@ func TestWatchTellsALoadWhenItChangesAndBeforeItIsOld(t *testing.T) {
 		told := func(active int, after time.Duration) {
 			t.Helper()
 			i := <-states
-			if i.Load.Active != active || !i.Load.At.Equal(time.Now()) || time.Since(begin) != after || i.Load.KVTotal != 200 {
+			if i.Load.Active != active || !i.Load.At.Equal(time.Now()) || time.Since(begin) != after || i.Load.KVTotal != 0 {
 				t.Errorf("got %+v after %v, want %d active after %v", i.Load, time.Since(begin), active, after)
 			}
 		}
