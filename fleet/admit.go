@@ -21,13 +21,29 @@ type waiter struct {
 	Request
 	needs  Needs
 	policy *Applied
-	failed []*node // that failed this request and do not get it again
-	cursor int     // of round_robin, drawn once
+	failed []failure
+	first  bool // somebody reads its answer already
+	cursor int  // of round_robin, drawn once
 
 	settled chan struct{} // closed when claim or err is set
 	claim   *claim
 	err     error
 	why     error // why it has to wait, as the answer when it waited too long
+}
+
+// failure is a node that failed a request and does not get it again.
+type failure struct {
+	node *node
+	max  Tokens // the context that it said is too small; 0: it failed otherwise
+}
+
+func (w *waiter) failedOn(n *node) *failure {
+	for i := range w.failed {
+		if w.failed[i].node == n {
+			return &w.failed[i]
+		}
+	}
+	return nil
 }
 
 func (w *waiter) settle(c *claim, err error) {
@@ -44,7 +60,7 @@ func (m *Manager) Admit(ctx context.Context, a *Applied, r Request) (*Session, e
 		return nil, err
 	}
 	s := &Session{m: m, policy: a, request: r, began: time.Now()}
-	c, err := m.place(ctx, &waiter{Request: r, policy: a}, false)
+	c, err := m.place(ctx, &waiter{Request: r, policy: a})
 	if err != nil {
 		s.end(err)
 		return nil, err
@@ -54,9 +70,8 @@ func (m *Manager) Admit(ctx context.Context, a *Applied, r Request) (*Session, e
 	return s, nil
 }
 
-// place finds a lane for w, now or when one is free. first puts it before all that
-// wait: somebody already reads its answer.
-func (m *Manager) place(ctx context.Context, w *waiter, first bool) (*claim, error) {
+// place finds a lane for w, now or when one is free.
+func (m *Manager) place(ctx context.Context, w *waiter) (*claim, error) {
 	if ctx.Err() != nil {
 		return nil, cancelled(ctx)
 	}
@@ -64,7 +79,7 @@ func (m *Manager) place(ctx context.Context, w *waiter, first bool) (*claim, err
 	if !w.Deadline.IsZero() {
 		limit = min(limit, time.Until(w.Deadline))
 	}
-	if err := m.enqueue(w, first); err != nil {
+	if err := m.enqueue(w); err != nil {
 		return nil, err
 	}
 	expired := time.NewTimer(limit)
@@ -85,8 +100,9 @@ func (m *Manager) place(ctx context.Context, w *waiter, first bool) (*claim, err
 	}
 }
 
-// enqueue lets w wait, and everything that can be placed be placed.
-func (m *Manager) enqueue(w *waiter, first bool) error {
+// enqueue lets w wait, and everything that can be placed be placed. Those whose
+// answers are read already come before the others.
+func (m *Manager) enqueue(w *waiter) error {
 	w.settled = make(chan struct{})
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -95,14 +111,16 @@ func (m *Manager) enqueue(w *waiter, first bool) error {
 	}
 	w.cursor = m.cursor
 	m.cursor++
-	if first {
-		m.waiting = slices.Insert(m.waiting, 0, w)
-		m.pump()
-		return nil
+	at := len(m.waiting)
+	if w.first {
+		at = slices.IndexFunc(m.waiting, func(x *waiter) bool { return !x.first })
+		if at < 0 {
+			at = len(m.waiting)
+		}
 	}
-	m.waiting = append(m.waiting, w)
+	m.waiting = slices.Insert(m.waiting, at, w)
 	m.pump()
-	if !w.isSettled() && len(m.waiting) > w.policy.Waiting {
+	if !w.first && !w.isSettled() && len(m.waiting) > w.policy.Waiting {
 		m.waiting = slices.DeleteFunc(m.waiting, func(x *waiter) bool { return x == w })
 		return &RequestError{
 			Reason:     ReasonOverloaded,
@@ -127,23 +145,44 @@ func (m *Manager) withdraw(w *waiter) bool {
 // pump settles every waiting request that can be settled, in their order. Whoever
 // changes what placement sees calls it under the lock.
 func (m *Manager) pump() {
-	stuck := make(map[string]bool) // models without a free lane for a new request
+	if len(m.waiting) == 0 {
+		return
+	}
+	stuck := make(map[alike]Tokens)
 	m.waiting = slices.DeleteFunc(m.waiting, func(w *waiter) bool {
-		plain := len(w.failed) == 0 && w.needs == Needs{}
-		key := w.Model
-		if plain && stuck[key] && w.why != nil {
-			return false
+		key, ok := w.alike()
+		if least, found := stuck[key]; ok && found && w.why != nil && w.needs.Prompt >= least {
+			return false // where a shorter one found no lane, this one finds none
 		}
 		c, err := m.choose(w)
-		switch {
-		case c != nil || err != nil:
+		if c != nil || err != nil {
 			w.settle(c, err)
 			return true
-		case plain:
-			stuck[key] = true
+		}
+		if ok {
+			stuck[key] = w.needs.Prompt
 		}
 		return false
 	})
+}
+
+// alike is what requests have in common that can run on the same instances.
+type alike struct {
+	policy      *Applied
+	model       string
+	fingerprint string
+	features    Features
+	anew        bool
+	failed      *node
+}
+
+// alike returns false for a request that has failed on several nodes: few are.
+func (w *waiter) alike() (alike, bool) {
+	a := alike{w.policy, w.Model, w.needs.Fingerprint, w.needs.Features, w.needs.Anew, nil}
+	if len(w.failed) == 1 {
+		a.failed = w.failed[0].node
+	}
+	return a, len(w.failed) < 2
 }
 
 // choose finds the best instance for w and takes a lane there, in one step. Neither
@@ -208,7 +247,9 @@ func (m *Manager) giveBack(c *claim) {
 	c.given = true
 	c.instance.held--
 	c.instance.sessions--
-	m.dropUnwanted()
+	if c.instance.node.wanted == 0 {
+		m.dropUnwanted()
+	}
 	m.pump()
 }
 
@@ -219,8 +260,9 @@ type found struct {
 
 	known  int       // instances that serve the model, usable or not
 	widest Tokens    // of their contexts
-	narrow int       // left out because the request is too long for them
-	unlike int       // left out because they cannot go on with the answer
+	narrow int       // of them, those that are too small for the request
+	unlike int       // of them, those that cannot go on with the answer
+	unseen int       // nodes that never said what they serve
 	hope   bool      // something may come back that could serve
 	next   time.Time // when that is probed next
 }
@@ -233,11 +275,8 @@ func (m *Manager) search(w *waiter, now time.Time) found {
 		model = onlyModel(w.policy.nodes)
 	}
 	for _, n := range w.policy.nodes {
-		if slices.Contains(w.failed, n) {
-			f.known++
-			continue
-		}
 		if !n.learned {
+			f.unseen++
 			f.hopes(n, n.down == nil || now.Sub(n.added) < w.policy.Wait)
 			continue
 		}
@@ -269,12 +308,18 @@ func onlyModel(nodes []*node) string {
 
 // see sorts one instance that serves the model in.
 func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
+	failed := w.failedOn(n)
 	f.known++
 	f.widest = max(f.widest, i.Context)
+	narrow := w.needs.Prompt > 0 && i.Context > 0 && i.Context < w.needs.Prompt
+	if failed != nil && failed.max > 0 {
+		f.widest, narrow = max(f.widest, failed.max), true
+	}
 	like := w.needs.Fingerprint == "" || w.needs.Fingerprint == i.Fingerprint && i.Features.Has(w.needs.Features)
 	switch {
-	case w.needs.Prompt > 0 && i.Context > 0 && i.Context < w.needs.Prompt:
+	case narrow:
 		f.narrow++
+	case failed != nil:
 	case !like && !w.needs.Anew:
 		f.unlike++
 	case n.down != nil:
@@ -307,22 +352,23 @@ func (m *Manager) nobody(w *waiter, f found, now time.Time) error {
 		Message:    "no server that serves this model is up",
 		RetryAfter: max(time.Second, f.next.Sub(now)),
 	}
-	if f.hope {
-		w.why = away
-		return nil
-	}
 	switch {
 	case len(w.policy.nodes) == 0:
 		away.Message, away.RetryAfter = "no server is configured", 0
 		return away
-	case f.narrow > 0 && f.unlike == 0:
+	case f.hope:
+		w.why = away
+		return nil
+	case f.known > 0 && f.narrow == f.known:
 		return &RequestError{
 			Reason:  ReasonTooLong,
 			Message: fmt.Sprintf("the request is %d tokens long; the largest context is %d tokens", w.needs.Prompt, f.widest),
 			Len:     w.needs.Prompt, Max: f.widest,
 		}
-	case f.known == 0 && m.anyLearned(w.policy):
+	case f.known == 0 && f.unseen == 0:
 		return &RequestError{Reason: ReasonUnknownModel, Message: unknownModel(w.Model)}
+	case f.known == 0:
+		away.Message = "no server that is up serves this model, and not every server was reached yet"
 	}
 	return away
 }
@@ -336,11 +382,6 @@ func unknownModel(model string) string {
 		model = strings.ToValidUTF8(model[:shown], "") + "…"
 	}
 	return fmt.Sprintf("the model %q does not exist; GET /v1/models lists those that do", model)
-}
-
-// anyLearned reports whether some node of the policy said what it serves.
-func (m *Manager) anyLearned(a *Applied) bool {
-	return slices.ContainsFunc(a.nodes, func(n *node) bool { return n.learned })
 }
 
 func cancelled(ctx context.Context) error {

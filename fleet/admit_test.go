@@ -316,3 +316,119 @@ func TestRecentlyOnIsBounded(t *testing.T) {
 		t.Error("the newest is forgotten, or the oldest is not")
 	}
 }
+
+func TestOldPolicysWaiterDoesNotHoldUpTheNewOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, y := serving("m", 1), serving("m", 1, "one.")
+		end := make(chan struct{})
+		x.run = blocking(end)
+		m, old := fleetOf(t, nil, x)
+		synctest.Wait()
+		errs := make(chan error, 2)
+		for range 2 { // one runs, one waits
+			go func() { _, err := ask(m, old, &fakeJob{}); errs <- err }()
+			synctest.Wait()
+		}
+		fresh := apply(t, m, func(p *Policy) { p.Nodes[0].Name, p.Nodes[0].Identity = "y", "y" }, y)
+		synctest.Wait()
+		for range 3 {
+			began := time.Now()
+			if _, err := ask(m, fresh, &fakeJob{}); err != nil || time.Since(began) > 0 {
+				t.Errorf("got %v after %s while the node is idle", err, time.Since(began))
+			}
+		}
+		close(end)
+		for range 2 {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func TestMovingRequestsKeepTheirOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, y := serving("m", 3), serving("m", 1)
+		cut, end := make(chan string), make(chan struct{})
+		x.run = func(ctx context.Context, a Assignment, take func(Event) error) error {
+			return losing(CauseReset, <-cut)(ctx, a, take)
+		}
+		var order []string
+		y.run = func(ctx context.Context, a Assignment, take func(Event) error) error {
+			if len(a.Body) > 0 {
+				order = append(order, string(a.Body))
+			}
+			return blocking(end)(ctx, a, take)
+		}
+		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y)
+		synctest.Wait()
+		errs := make(chan error, 4)
+		for range 4 { // on x, on y, on x, on x
+			go func() { _, err := ask(m, a, &fakeJob{}); errs <- err }()
+			synctest.Wait()
+		}
+		x.set(func(l *fakeLink) { l.down = &NodeLost{Cause: CauseRefused} })
+		for _, first := range []string{"1", "2", "3"} {
+			cut <- first
+			synctest.Wait()
+		}
+		for range 4 {
+			end <- struct{}{}
+			synctest.Wait()
+		}
+		for range 4 {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+		if want := []string{"1", "2", "3"}; !slices.Equal(order, want) {
+			t.Errorf("got %v on the second node, want %v", order, want)
+		}
+	})
+}
+
+// A model that no reachable server has may be one of a server that was not reached.
+func TestModelOfAServerNotReachedYetIsNotCalledUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, y := serving("m", 1, "one."), serving("n", 1)
+		y.down = &NodeLost{Cause: CauseRefused}
+		m, a := fleetOf(t, nil, x, y)
+		time.Sleep(5 * time.Minute)
+		_, err := m.Admit(t.Context(), a, Request{Model: "n"})
+		wantReason(t, err, ReasonNoNode)
+		y.set(func(l *fakeLink) { l.down = nil })
+		time.Sleep(time.Minute)
+		_, err = m.Admit(t.Context(), a, Request{Model: "o"})
+		wantReason(t, err, ReasonUnknownModel)
+	})
+}
+
+// BenchmarkPump is what each end of a request costs while many others wait.
+func BenchmarkPump(b *testing.B) {
+	for name, needs := range map[string]Needs{
+		"new":    {},
+		"moving": {Fingerprint: "f", Features: ContinueContent, Left: 7},
+	} {
+		b.Run(name, func(b *testing.B) {
+			m := New()
+			defer m.Close()
+			a := &Applied{m: m}
+			a.Policy.defaults()
+			for i := range 200 {
+				n := &node{index: i, wanted: 1, learned: true}
+				full := Instance{Model: "m", State: StateReady, Lanes: 1, Fingerprint: "f", Features: ContinueContent}
+				n.instances = []*instance{{Instance: full, node: n, held: 1}}
+				a.nodes = append(a.nodes, n)
+			}
+			m.nodes = a.nodes
+			for range 512 {
+				m.waiting = append(m.waiting, &waiter{Request: Request{Model: "m"}, needs: needs, policy: a})
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				m.pump()
+			}
+			m.waiting = nil
+		})
+	}
+}

@@ -29,6 +29,10 @@
 // The package imports nothing else of this module and speaks neither HTTP nor
 // JSON: what a Job writes and a Link carries is opaque to it.
 //
+// Not everything of the contract is read yet: the queue is first come, first served
+// (Request.Tenant and Class wait for it), there is no index of caches (Blocks), and
+// placement does not count what a request will hold (Bytes, Needs.Left, Load.Ours).
+//
 // # Locks
 //
 // Manager.applying is taken before Manager.mu, which guards everything else,

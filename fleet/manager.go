@@ -55,58 +55,90 @@ func (m *Manager) Apply(p Policy) (*Applied, error) {
 	p.defaults()
 	m.applying.Lock()
 	defer m.applying.Unlock()
-	fresh, err := m.open(p.Nodes)
-	if err != nil {
+	a := &Applied{Policy: p, m: m, nodes: make([]*node, len(p.Nodes))}
+	if err := m.holdKnown(a); err != nil {
 		return nil, err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
-		discard(fresh)
-		return nil, errors.New("the fleet has ended")
-	}
-	a := &Applied{Policy: p, m: m}
-	for _, spec := range p.Nodes {
-		n := m.known(spec.Identity)
-		if n == nil {
-			n = fresh[spec.Identity]
-			n.index = len(m.nodes)
-			m.nodes = append(m.nodes, n)
-			m.start(n)
-		}
-		n.wanted++
-		n.state(spec)
-		a.nodes = append(a.nodes, n)
-	}
-	m.applied = append(m.applied, a)
-	m.pump()
-	return a, nil
-}
-
-// open makes the links of the nodes that are not there yet.
-func (m *Manager) open(specs []NodeSpec) (map[string]*node, error) {
-	fresh := make(map[string]*node)
-	for _, spec := range specs {
-		m.mu.Lock()
-		have := m.known(spec.Identity)
-		m.mu.Unlock()
-		if have != nil {
+	for i, spec := range p.Nodes {
+		if a.nodes[i] != nil {
 			continue
 		}
 		link, err := spec.Open()
 		if err != nil {
-			discard(fresh)
+			m.letGo(a)
 			return nil, fmt.Errorf("node %s: %w", spec.Name, err)
 		}
-		fresh[spec.Identity] = newNode(spec, link)
+		a.nodes[i] = newNode(spec, link)
 	}
-	return fresh, nil
+	return a, m.enforce(a)
 }
 
-func discard(fresh map[string]*node) {
+// holdKnown takes hold of the policy's nodes that are there, so that they stay while
+// the others are opened.
+func (m *Manager) holdKnown(a *Applied) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return errEnded
+	}
+	for i, spec := range a.Nodes {
+		if n := m.known(spec.Identity); n != nil {
+			n.wanted++
+			a.nodes[i] = n
+		}
+	}
+	return nil
+}
+
+// enforce puts the policy in force.
+func (m *Manager) enforce(a *Applied) error {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		m.letGo(a)
+		return errEnded
+	}
+	defer m.mu.Unlock()
+	m.applied = append(m.applied, a)
+	for _, n := range a.nodes {
+		if n.cancel == nil {
+			n.wanted, n.index = 1, len(m.nodes)
+			m.nodes = append(m.nodes, n)
+			m.start(n)
+		}
+	}
+	m.restate(a.nodes)
+	return nil
+}
+
+// letGo undoes what was done for a policy that is not taken.
+func (m *Manager) letGo(a *Applied) {
+	m.mu.Lock()
+	var fresh []*node
+	for _, n := range a.nodes {
+		switch {
+		case n == nil:
+		case n.cancel == nil:
+			fresh = append(fresh, n)
+		default:
+			n.wanted--
+		}
+	}
+	m.dropUnwanted()
+	m.mu.Unlock()
 	for _, n := range fresh {
 		_ = n.link.Close("its configuration was not taken")
 	}
+}
+
+var errEnded = errors.New("the fleet has ended")
+
+// restate applies to nodes what the policy in force states about them.
+func (m *Manager) restate(nodes []*node) {
+	for _, n := range nodes {
+		n.state(m.specOf(n))
+	}
+	m.pump()
 }
 
 // known returns the node with that identity which some policy still wants.
@@ -148,6 +180,7 @@ func (a *Applied) Withdraw() {
 	a.m.mu.Lock()
 	defer a.m.mu.Unlock()
 	a.withdrawn = true
+	a.m.restate(a.nodes)
 }
 
 // Release gives the policy's nodes back. Those that no other policy wants take no
@@ -165,7 +198,7 @@ func (a *Applied) Release() {
 		n.wanted--
 	}
 	m.dropUnwanted()
-	m.pump()
+	m.restate(a.nodes)
 	m.mu.Unlock()
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -24,8 +25,9 @@ type node struct {
 
 	learned bool // it said once what it offers
 	added   time.Time
-	down    *downtime // nil: nothing is wrong with it, as far as is known
-	heard   time.Time // last sign of life
+	down    *downtime    // nil: nothing is wrong with it, as far as is known
+	told    time.Time    // when an outage was last logged
+	heard   atomic.Int64 // last sign of life, in Unix nanoseconds; needs no lock
 }
 
 // downtime is an outage.
@@ -34,6 +36,7 @@ type downtime struct {
 	cause     Cause
 	why       string // for an operator
 	nextProbe time.Time
+	told      bool // it was logged
 }
 
 // instance is an Instance with what we do there.
@@ -185,17 +188,14 @@ func (m *Manager) firstWait(n *node) time.Duration {
 	return time.Millisecond
 }
 
-// retryOf is the longest wait between probes of the node, by the newest policy
-// that wants it.
+// retryOf is the longest wait between probes of the node.
 func (m *Manager) retryOf(n *node) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, a := range slices.Backward(m.applied) {
-		if slices.Contains(a.nodes, n) {
-			return a.Retry
-		}
+	if a, _ := m.policyOf(n); a != nil {
+		return a.Retry
 	}
-	return 10 * time.Second
+	return 10 * time.Second // nobody wants it, and it goes with its last request
 }
 
 // quiet reports whether nothing was heard of the node for as long as a probe waits.
@@ -203,7 +203,7 @@ func (m *Manager) quiet(n *node) bool {
 	retry := m.retryOf(n)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return n.down == nil && time.Since(n.heard) >= retry
+	return n.down == nil && time.Since(n.lastHeard()) >= retry
 }
 
 // report takes what a link says of its node.
@@ -215,7 +215,8 @@ func (m *Manager) report(n *node, s NodeState) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	n.learned, n.heard = true, time.Now()
+	n.learned = true
+	n.hear()
 	spec := m.specOf(n)
 	for _, i := range n.instances {
 		i.gone = true
@@ -243,12 +244,30 @@ func (n *node) instance(model string) *instance {
 	return i
 }
 
-// specOf is what the newest policy that wants the node states about it.
-func (m *Manager) specOf(n *node) NodeSpec {
+// policyOf returns the policy by which the node is kept, and its place there: the
+// newest in force that wants it, else the newest that still has requests on it.
+func (m *Manager) policyOf(n *node) (*Applied, int) {
+	var found *Applied
+	at := -1
 	for _, a := range slices.Backward(m.applied) {
-		if i := slices.Index(a.nodes, n); i >= 0 {
-			return a.Nodes[i]
+		i := slices.Index(a.nodes, n)
+		if i < 0 {
+			continue
 		}
+		if !a.withdrawn {
+			return a, i
+		}
+		if found == nil {
+			found, at = a, i
+		}
+	}
+	return found, at
+}
+
+// specOf is what the configuration states about the node.
+func (m *Manager) specOf(n *node) NodeSpec {
+	if a, i := m.policyOf(n); a != nil {
+		return a.Nodes[i]
 	}
 	return NodeSpec{}
 }
@@ -261,6 +280,22 @@ func (n *node) nudge() {
 	}
 }
 
+// hear notes a sign of life.
+func (n *node) hear() { n.heard.Store(time.Now().UnixNano()) }
+
+// lastHeard is when the last sign of life came; zero: none did.
+func (n *node) lastHeard() time.Time {
+	ns := n.heard.Load()
+	if ns == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, ns)
+}
+
+// tellAgain is how often outages of one node are logged at most: a node that comes
+// and goes with each request must not fill the log.
+const tellAgain = 10 * time.Second
+
 // markDown notes that the node failed. Only the change is logged.
 func (m *Manager) markDown(n *node, err error) {
 	cause := CauseTimedOut
@@ -268,32 +303,40 @@ func (m *Manager) markDown(n *node, err error) {
 		cause = lost.Cause
 	}
 	m.mu.Lock()
-	fresh := n.down == nil
-	if fresh {
-		n.down = &downtime{since: time.Now(), nextProbe: time.Now().Add(firstRetry)}
+	now := time.Now()
+	worse := n.down == nil || n.down.cause != cause
+	if n.down == nil {
+		n.down = &downtime{since: now, nextProbe: now.Add(firstRetry)}
 		if !n.learned {
 			n.down.since = n.added
 		}
 	}
-	worse := fresh || n.down.cause != cause
 	n.down.cause, n.down.why = cause, err.Error()
+	tell := worse && (n.told.IsZero() || now.Sub(n.told) >= tellAgain)
+	if tell {
+		n.told = now
+		n.down.told = true
+	}
 	log := m.logger()
 	m.pump()
 	m.mu.Unlock()
-	if worse {
+	if tell {
 		log.Warn("node is down", "node", n.name, "cause", string(cause), "error", err.Error())
 	}
 }
 
 // markUp notes that the node answered.
 func (m *Manager) markUp(n *node) {
+	n.hear()
 	m.mu.Lock()
 	was := n.down
-	n.down, n.heard = nil, time.Now()
+	n.down = nil
 	log := m.logger()
-	m.pump()
-	m.mu.Unlock()
 	if was != nil {
+		m.pump()
+	}
+	m.mu.Unlock()
+	if was != nil && was.told {
 		log.Info("node is up", "node", n.name, "down_for", time.Since(was.since).Round(time.Millisecond))
 	}
 }

@@ -1,7 +1,11 @@
 package fleet
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -263,8 +267,11 @@ func TestPatienceFollowsTheMeasuredSpeed(t *testing.T) {
 	fast.Rates.Prefill, slow.Rates.Prefill = 2000, 100
 	loading := ready
 	loading.State = StateLoading
+	now := time.Now()
 	full := ready
-	full.Load.Active = 2
+	full.Load.Active, full.Load.At = 2, now
+	once := full
+	once.Load.At = now.Add(-time.Minute)
 	for _, c := range []struct {
 		name   string
 		i      Instance
@@ -278,10 +285,107 @@ func TestPatienceFollowsTheMeasuredSpeed(t *testing.T) {
 		{"configured", ready, 0, time.Second, Patience{time.Second, time.Second}},
 		{"no free lane of ours", fast, 2, 0, Patience{0, 15 * time.Second}},
 		{"no free lane at all", full, 0, 0, Patience{0, 120 * time.Second}},
+		{"full a while ago", once, 0, 0, Patience{120 * time.Second, 120 * time.Second}},
 		{"loading", loading, 0, 0, Patience{0, 120 * time.Second}},
 	} {
-		if got := patience(&c.i, c.others, 10000, c.stall); got != c.want {
+		if got := patience(&c.i, c.others, 10000, c.stall, now); got != c.want {
 			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)
 		}
 	}
+}
+
+func TestPolicyThatIsReleasedWhileAnotherIsApplied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := serving("m", 1, "one.")
+		m, old := fleetOf(t, nil, x)
+		synctest.Wait()
+		fresh := apply(t, m, func(p *Policy) {
+			open := p.Nodes[1].Open
+			p.Nodes[1].Open = func() (Link, error) {
+				old.Release() // its last request ends just now
+				return open()
+			}
+		}, x, serving("n", 1))
+		synctest.Wait()
+		if _, err := ask(m, fresh, &fakeJob{}); err != nil || x.closed != "" {
+			t.Errorf("got %v, closed %q: want the node kept", err, x.closed)
+		}
+	})
+}
+
+func TestLinksOfAPolicyThatIsNotTakenAreClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, y := serving("m", 1), serving("n", 1)
+		m, old := fleetOf(t, nil, x)
+		synctest.Wait()
+		_, err := m.Apply(Policy{Nodes: []NodeSpec{
+			{Name: "a", Identity: "a", Open: func() (Link, error) { return x, nil }},
+			{Name: "b", Identity: "b", Open: func() (Link, error) { return y, nil }},
+			{Name: "c", Identity: "c", Open: func() (Link, error) { return nil, errors.New("no such key") }},
+		}})
+		if err == nil || y.closed == "" || x.closed != "" || m.InForce() != old {
+			t.Errorf("got %v, the new link closed %q, the old one %q", err, y.closed, x.closed)
+		}
+		old.Release()
+		synctest.Wait()
+		if x.closed == "" {
+			t.Error("the policy that was not taken still holds the node")
+		}
+	})
+}
+
+func TestWhatARejectedPolicyStatedDoesNotStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := serving("m", 4)
+		m, _ := fleetOf(t, nil, x)
+		synctest.Wait()
+		rejected := apply(t, m, func(p *Policy) { p.Nodes[0].Lanes = 1 }, x)
+		rejected.Withdraw() // another app did not start
+		if got := m.Status().Nodes[0].Instances[0].Lanes; got != 4 {
+			t.Errorf("got %d lanes, want the 4 of the policy in force", got)
+		}
+		rejected.Release()
+	})
+}
+
+func TestNodeThatStreamsToUsIsNotAskedWhetherItIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := serving("m", 1)
+		x.run = func(_ context.Context, _ Assignment, take func(Event) error) error {
+			for range 120 {
+				time.Sleep(time.Second)
+				if err := take(Event{Kind: EventData, Data: []byte("word")}); err != nil {
+					return err
+				}
+			}
+			return take(Event{Kind: EventData, Data: []byte("end.")})
+		}
+		m, a := fleetOf(t, nil, x)
+		synctest.Wait()
+		before := x.probed()
+		if _, err := ask(m, a, &fakeJob{}); err != nil {
+			t.Fatal(err)
+		}
+		if n := x.probed() - before; n > 1 {
+			t.Errorf("got %d questions during two minutes of answer, want none but at its end", n)
+		}
+	})
+}
+
+func TestFlappingNodeDoesNotFillTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		x := serving("m", 1)
+		x.run = losing(CauseReset)
+		m, a := fleetOf(t, func(p *Policy) { p.Log = slog.New(slog.NewTextHandler(&out, nil)) }, x)
+		synctest.Wait()
+		for range 100 {
+			_, _ = ask(m, a, &fakeJob{})
+			time.Sleep(50 * time.Millisecond)
+		}
+		synctest.Wait()
+		if n := strings.Count(out.String(), "\n"); n == 0 || n > 4 {
+			t.Errorf("got %d lines for 100 losses in 5 s:\n%s", n, out.String())
+		}
+	})
 }

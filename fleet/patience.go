@@ -26,7 +26,7 @@ const (
 // patience returns the limits for a request of so many prompt tokens, where the
 // instance runs others besides. stall is the configured limit, 0 for the one that
 // follows from the measured speed.
-func patience(i *Instance, others int, prompt Tokens, stall time.Duration) Patience {
+func patience(i *Instance, others int, prompt Tokens, stall time.Duration, now time.Time) Patience {
 	p := Patience{Stall: stall}
 	if p.Stall == 0 {
 		p.Stall = stallUnknown
@@ -34,7 +34,8 @@ func patience(i *Instance, others int, prompt Tokens, stall time.Duration) Patie
 			p.Stall = max(stallMin, seconds(3*batchTokens/i.Rates.Prefill))
 		}
 	}
-	if i.State != StateReady || others >= i.lanes() || i.Load.Active >= i.lanes() {
+	full := i.Load.fresh(now) && i.Load.Active >= i.lanes()
+	if i.State != StateReady || others >= i.lanes() || full {
 		return p
 	}
 	// Servers before May 2026 send not even headers before the first token.

@@ -17,8 +17,8 @@ type Session struct {
 	began   time.Time
 
 	claim     *claim
-	failed    []*node // that failed this request
-	delivered bool    // the client got something
+	failed    []failure
+	delivered bool // the client got something
 	record    Record
 	once      sync.Once
 }
@@ -26,6 +26,10 @@ type Session struct {
 // maxLost is how many nodes may be lost under one request before it ends: a fourth
 // would be no accident.
 const maxLost = 3
+
+// maxTrying is after how long, besides the policy's wait, no further attempt begins.
+// One that runs is never cut for its length.
+const maxTrying = 10 * time.Minute
 
 // Run runs the job to its end. Bytes for the client go to write, which hands them
 // out at once; while write is stuck, nothing is read from the node.
@@ -57,7 +61,7 @@ func (s *Session) run(ctx context.Context, job Job, write func([]byte) error) er
 			s.lostNode(n, e)
 			if !e.untouched() {
 				lost++
-				s.failed = append(s.failed, n)
+				s.failed = append(s.failed, failure{node: n})
 			}
 			said = nil
 		case *RequestError:
@@ -65,21 +69,28 @@ func (s *Session) run(ctx context.Context, job Job, write func([]byte) error) er
 				return e
 			}
 			said = e
-			s.failed = append(s.failed, n)
-			needs.Prompt = max(needs.Prompt, e.Len)
+			f := failure{node: n}
+			if e.Reason == ReasonTooLong {
+				f.max = max(1, e.Max)
+				needs.Prompt = max(needs.Prompt, e.Len)
+			}
+			s.failed = append(s.failed, f)
 		default:
 			return err
 		}
 		if hopeless != nil {
+			if said != nil {
+				return said // its words tell more
+			}
 			return hopeless
 		}
-		if try >= s.policy.Attempts || lost >= maxLost {
+		if try >= s.policy.Attempts || lost >= maxLost || time.Since(s.began) > s.policy.Wait+maxTrying {
 			return s.outOf(said, err)
 		}
-		s.policy.Observer.Moved(n.name, why(err))
 		if err := s.move(ctx, needs, said, err); err != nil {
 			return err
 		}
+		s.policy.Observer.Moved(n.name, why(err))
 	}
 }
 
@@ -94,9 +105,11 @@ func (s *Session) attempt(ctx context.Context, job Job, write func([]byte) error
 		return err
 	}
 	a.Model = i.Model
-	a.Patience = patience(&i, s.claim.others, s.request.Prompt, s.policy.Stall)
+	a.Patience = patience(&i, s.claim.others, s.request.Prompt, s.policy.Stall, time.Now())
 	var t meter
-	err = s.claim.instance.node.link.Run(ctx, a, func(e Event) error {
+	n := s.claim.instance.node
+	err = n.link.Run(ctx, a, func(e Event) error {
+		n.hear()
 		if t.saw(e) && s.record.FirstToken == 0 {
 			s.record.FirstToken = max(1, time.Since(s.began))
 		}
@@ -112,9 +125,9 @@ func (s *Session) attempt(ctx context.Context, job Job, write func([]byte) error
 		return nil
 	})
 	s.m.learn(s.claim.instance, t.Timings)
-	if n := t.generated(); n > 0 {
-		s.record.Generated += n
-		s.policy.Observer.Generated(i.Node, i.Model, n)
+	if tokens := t.generated(); tokens > 0 {
+		s.record.Generated += tokens
+		s.policy.Observer.Generated(i.Node, i.Model, tokens)
 	}
 	return err
 }
@@ -159,20 +172,20 @@ func (s *Session) lostNode(n *node, e *NodeLost) {
 // move gives the lane back and takes one of an instance that can go on.
 func (s *Session) move(ctx context.Context, needs Needs, said *RequestError, last error) error {
 	s.m.giveBack(s.claim)
-	w := &waiter{Request: s.request, needs: needs, policy: s.policy, failed: slices.Clone(s.failed)}
+	w := &waiter{Request: s.request, needs: needs, policy: s.policy, failed: slices.Clone(s.failed), first: true}
 	w.Deadline = time.Time{} // that was for the beginning
-	c, err := s.m.place(ctx, w, true)
+	c, err := s.m.place(ctx, w)
 	if err == nil {
 		s.hold(c)
 		s.record.Moves++
 		return nil
 	}
 	re, ok := errors.AsType[*RequestError](err)
-	switch {
-	case ok && re.Reason == ReasonNoNode && !s.untouched(last):
+	if ok && re.Reason == ReasonNoNode && !s.untouched(last) {
+		if said != nil && said.Reason == ReasonTooLong {
+			said = nil // one that could hold it was lost
+		}
 		return s.outOf(said, last)
-	case ok && re.Reason == ReasonTooLong && said != nil:
-		re.Max = max(re.Max, said.Max)
 	}
 	return err
 }

@@ -359,3 +359,65 @@ type listener struct {
 
 func (l *listener) Moved(node, why string)          { l.moved = append(l.moved, node+" "+why) }
 func (l *listener) Generated(_, _ string, n Tokens) { l.generated += n }
+
+// What the last server said is the answer, where nobody may go on.
+func TestServersWordIsTheAnswerOfWhatCannotGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := serving("m", 1)
+		x.run = func(_ context.Context, _ Assignment, take func(Event) error) error {
+			if err := take(Event{Kind: EventData, Data: []byte("one")}); err != nil {
+				return err
+			}
+			return &RequestError{Reason: ReasonOverloaded, Message: "no memory left", Again: true}
+		}
+		m, a := fleetOf(t, nil, x, serving("m", 1, "two."))
+		synctest.Wait()
+		_, err := ask(m, a, &fakeJob{rigid: true})
+		if re := wantReason(t, err, ReasonOverloaded); re.Message != "no memory left" {
+			t.Errorf("got message %q", re.Message)
+		}
+	})
+}
+
+// Too long for the servers that are left is not too long, if one that could hold it
+// was lost or is away.
+func TestOutageOfTheWideServerIsNotTooLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		small, wide := serving("m", 1), serving("m", 1)
+		small.instances[0].Context, wide.instances[0].Context = 4096, 16384
+		small.run = func(context.Context, Assignment, func(Event) error) error {
+			return &RequestError{Reason: ReasonTooLong, Len: 8000, Max: 4096, Again: true}
+		}
+		wide.run = losing(CauseReset)
+		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, small, wide)
+		synctest.Wait()
+		for range 2 { // each is asked first, once
+			_, err := ask(m, a, &fakeJob{})
+			wantReason(t, err, ReasonLost)
+			time.Sleep(time.Second)
+		}
+		wide.set(func(l *fakeLink) { l.down = &NodeLost{Cause: CauseRefused} })
+		time.Sleep(5 * time.Minute)
+		_, err := ask(m, a, &fakeJob{})
+		if re, _ := errors.AsType[*RequestError](err); re == nil || re.Reason == ReasonTooLong {
+			t.Errorf("got %v while the wide server is down", err)
+		}
+	})
+}
+
+func TestNoAttemptBeginsAfterTooLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, y := serving("m", 1), serving("m", 1, "one.")
+		x.run = func(context.Context, Assignment, func(Event) error) error {
+			time.Sleep(12 * time.Minute)
+			return &NodeLost{Cause: CauseReset}
+		}
+		m, a := fleetOf(t, nil, x, y)
+		synctest.Wait()
+		_, err := ask(m, a, &fakeJob{})
+		wantReason(t, err, ReasonLost)
+		if y.ran() != 0 {
+			t.Error("another server was asked for what began 12 minutes ago")
+		}
+	})
+}

@@ -140,8 +140,7 @@ func (n *node) status(now time.Time) NodeStatus {
 	if d := n.down; d != nil {
 		s.Down = &DownStatus{Since: d.since, Cause: d.cause, Error: d.why, NextProbe: d.nextProbe}
 	}
-	if !n.heard.IsZero() {
-		heard := n.heard
+	if heard := n.lastHeard(); !heard.IsZero() {
 		s.LastHeard = &heard
 	}
 	for _, i := range n.instances {
