@@ -14,21 +14,26 @@
 // was fed and allocates nothing per line.
 //
 // A [Tracker] folds events into slot states, one set per port, and keeps the
-// ledger of generated tokens. It has no clock and does no I/O. When the log alone
-// cannot know (the reader came late, a line was lost, a slow request is silent),
-// [Tracker.NeedsSeed] asks for one read of the server's /slots; who answers
-// brackets that read with BeginSeed and ApplySeed, so that a line written in
-// between always wins over the older answer.
+// ledger of generated tokens. It has no clock and does no I/O.
 //
 // A [Source] owns one log file, its Reader and its Tracker. It follows the file
 // through rotation and truncation, and hands out immutable [Snapshot] values.
+//
+// The log alone cannot always know: a reader comes late, a line is lost, a slow
+// request is silent. A Source leaves it at that. Who has a Tracker of their own and
+// a server to ask can help it: [Tracker.NeedsSeed] says when one read of the server's
+// /slots is worth it, and [Tracker.BeginSeed] and [Tracker.ApplySeed] around that
+// read make a line written in between win over the older answer.
 //
 // [ParseLine] and [Tracker.Observe] are for one line of a modern server and skip
 // the era layer.
 //
 // The log is a hint, not proof: text of a request can reach it at some
 // verbosities and look like a slot line. The Reader refuses what it can tell
-// apart; nothing that must be right may rest on the log alone.
+// apart; nothing that must be right may rest on the log alone. What a log can make
+// this package remember is bounded: 256 ports, those heard longest ago going first,
+// 4096 slots of a server that said how many it has and 256 of one that did not,
+// 65536 in all, and 256 bytes of a model's name.
 //
 // The package logs nothing and imports no other package of this module.
 package slotlog

@@ -8,13 +8,6 @@ import (
 )
 
 const (
-	// maxLanes bounds the slot ids that are believed.
-	maxLanes = 4096
-
-	// maxProcesses bounds how many ports are remembered; a port is two bytes that
-	// anybody who can forge a line can choose.
-	maxProcesses = 1024
-
 	// bareLimit is how many bare frames in a row end the belief that this log has
 	// prefixes: somebody now starts an older server, or one with --no-log-prefix.
 	bareLimit = 32
@@ -43,7 +36,8 @@ type era struct {
 // on each other.
 type process struct {
 	port  int
-	mark  int // the printed port, 0 for lines without a mark
+	heard uint64 // the first of the lines in a row that it spoke last
+	mark  int    // the printed port, 0 for lines without a mark
 	clock int64
 	lanes int // slots, when it said so
 
@@ -75,20 +69,18 @@ func (r *era) init(port int) {
 }
 
 // process finds the process that printed a mark, 0 for none.
-func (r *era) process(mark int) *process {
+func (r *era) process(mark int, seq uint64, at time.Time, emit func(Event)) *process {
 	port := mark
 	if mark == 0 {
 		port = r.ownPort
 	}
 	p := r.procs[port]
 	if p == nil {
-		if len(r.procs) >= maxProcesses {
-			clear(r.procs)
-		}
-		p = &process{port: port}
+		p = &process{port: port, heard: seq}
 		r.procs[port] = p
+		r.makeRoom(seq, at, emit)
 	}
-	p.mark = mark
+	p.mark, p.heard = mark, seq
 	r.cur = p
 	return p
 }
@@ -181,12 +173,10 @@ func (r *era) restart(p *process, seq uint64, at time.Time, emit func(Event)) {
 // drop forgets processes and says so.
 func (r *era) drop(seq uint64, at time.Time, emit func(Event), which func(*process) bool) {
 	for _, port := range slices.Sorted(maps.Keys(r.procs)) {
-		if which(r.procs[port]) {
-			delete(r.procs, port)
-			emit(Event{Kind: KindGone, Seq: seq, Time: at, Port: port, Slot: -1, Task: noTask})
+		if p := r.procs[port]; which(p) {
+			r.forget(p, seq, at, emit)
 		}
 	}
-	r.cur = nil
 }
 
 // serviceLine reads the lines of the server itself that change what is known of
@@ -220,6 +210,7 @@ func (r *Reader) serviceLine(p *process, msg []byte, at time.Time, emit func(Eve
 			return
 		}
 		if name, ok := cutBetween(msg, "instance name=", " exited with status "); ok && p.mark == 0 {
+			name = clipName(name)
 			r.drop(seq, at, emit, func(c *process) bool { return c.mark != 0 && c.model == string(name) })
 		}
 	case 's':
@@ -265,7 +256,7 @@ func (r *Reader) moveTo(p *process, digits []byte, at time.Time, emit func(Event
 	}
 	seq := r.stats.Lines
 	r.drop(seq, at, emit, func(c *process) bool { return c == p || c.port == int(port) })
-	p.port, r.ownPort = int(port), int(port)
+	p.port, p.heard, r.ownPort = int(port), seq, int(port)
 	r.procs[p.port] = p
 	if p.lanes > 0 {
 		emit(Event{
@@ -299,13 +290,15 @@ func (r *Reader) initializing(p *process, rest []byte, e Event, emit func(Event)
 		p.pool = PoolShared
 	}
 	e.Pool = p.pool
+	r.makeRoom(e.Seq, e.Time, emit)
 	emit(e)
 }
 
 // child takes a router's word on which model a port serves.
 func (r *Reader) child(router *process, name []byte, port int, spawned bool, e Event, emit func(Event)) {
 	router.router = true
-	c := r.process(port)
+	name = clipName(name)
+	c := r.process(port, e.Seq, e.Time, emit)
 	if spawned {
 		r.restart(c, e.Seq, e.Time, emit)
 	}

@@ -40,6 +40,9 @@ func FuzzFeed(f *testing.F) {
 			}
 			tr.Apply(e)
 		}
+		if n := len(tr.Ports()); n > maxPorts {
+			t.Errorf("ports: got %d, want at most %d", n, maxPorts)
+		}
 		if n := tr.TakeGeneratedTokens(); n < 0 {
 			t.Errorf("generated tokens: got %d, want at least 0", n)
 		}

@@ -147,7 +147,7 @@ func (r *Reader) line(b []byte, at time.Time, emit func(Event)) {
 	}
 	p := r.cur
 	if p == nil || h.port != p.mark {
-		p = r.process(h.port)
+		p = r.process(h.port, r.stats.Lines, at, emit)
 	}
 	known := true
 	switch f, msg, framed := scanFrame(h.body); {
@@ -171,8 +171,8 @@ func (r *Reader) line(b []byte, at time.Time, emit func(Event)) {
 
 // slotLine emits what a framed line says, and reports whether its words are known.
 func (r *Reader) slotLine(p *process, f Frame, msg []byte, emit func(Event)) bool {
-	if f.Slot >= maxLanes || p.lanes > 0 && f.Slot >= p.lanes {
-		return false // spliced or forged: the server said how many slots it has
+	if f.Slot >= p.reach() {
+		return false // spliced or forged
 	}
 	r.stats.Framed++
 	e := &r.event

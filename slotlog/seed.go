@@ -8,7 +8,7 @@ const MaxSeedAttempts = 3
 
 // SeedSlot is what one read of /slots says of a slot. Nil figures are not known.
 type SeedSlot struct {
-	// Slot is the id; below 0 it is ignored.
+	// Slot is the id; below 0 and above 4095 it is ignored.
 	Slot int `json:"slot"`
 
 	// State is what the slot did when the server answered.
@@ -69,7 +69,7 @@ func (t *Tracker) ApplySeed(port int, watermark uint64, slots []SeedSlot, now ti
 	p := t.port(port)
 	p.seeded, p.seedAttempts = true, 0
 	for _, in := range slots {
-		if in.Slot < 0 {
+		if in.Slot < 0 || in.Slot >= maxLanes {
 			continue
 		}
 		s := p.slot(in.Slot)

@@ -171,15 +171,22 @@ func Open(o SourceOptions) *Source {
 	return s
 }
 
-// Close stops following the log and waits until that is done. It always returns nil.
+// closeLimit is how long Close waits for a call of the file system to return.
+const closeLimit = 2 * time.Second
+
+// Close stops following the log and waits until that is done, but no longer than 2 s:
+// a call of a file system whose server is gone may not return. The goroutine that
+// follows the log then ends by itself once the call does. It always returns nil.
 func (s *Source) Close() error {
 	s.once.Do(func() { close(s.stop) })
-	<-s.done
+	limit := time.NewTimer(closeLimit)
+	defer limit.Stop()
+	select {
+	case <-s.done:
+	case <-limit.C:
+	}
 	return nil
 }
-
-// Name returns the source's name.
-func (s *Source) Name() string { return s.o.Name }
 
 // Snapshot returns what is known at now.
 func (s *Source) Snapshot(now time.Time) Snapshot {
@@ -237,48 +244,6 @@ func (s *Source) TakeGeneratedTokens() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.tracker.TakeGeneratedTokens()
-}
-
-// Retain forgets every port that is not listed; see [Tracker.Retain].
-func (s *Source) Retain(ports []int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.tracker.Retain(ports)
-	keep := make(map[int]child, len(ports))
-	for _, port := range ports {
-		if c, ok := s.children[port]; ok {
-			keep[port] = c
-		}
-	}
-	s.children = keep
-	s.signal()
-}
-
-// NeedsSeed reports whether a read of the port's /slots is due; see
-// [Tracker.NeedsSeed]. When expectedLanes is 0, the number that the log printed
-// is taken.
-func (s *Source) NeedsSeed(port int, now time.Time, expectedLanes int) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if expectedLanes == 0 {
-		expectedLanes = s.children[port].lanes
-	}
-	return s.tracker.NeedsSeed(port, now, expectedLanes)
-}
-
-// BeginSeed counts an attempt; see [Tracker.BeginSeed].
-func (s *Source) BeginSeed(port int, now time.Time) uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.tracker.BeginSeed(port, now)
-}
-
-// ApplySeed takes the server's answer; see [Tracker.ApplySeed].
-func (s *Source) ApplySeed(port int, watermark uint64, slots []SeedSlot, now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.tracker.ApplySeed(port, watermark, slots, now)
-	s.signal()
 }
 
 // feed takes the next bytes of the file. Old bytes are from before the start.

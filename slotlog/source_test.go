@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -464,41 +465,9 @@ func TestServerThatStartsAnewInTheSameFileBeginsEmpty(t *testing.T) {
 	}
 }
 
-func TestSeedThroughASource(t *testing.T) {
-	s, path := logFile(t, launchLine(1))
-	now := time.Now()
-	if !s.NeedsSeed(1, now, 2) {
-		t.Error("needs seed: got false, want true")
-	}
-	mark := s.BeginSeed(1, now)
-	n := int64(40)
-	appendTo(t, path, releaseLine(1))
-	awaitIdle(t, s)
-	s.ApplySeed(1, mark, []SeedSlot{
-		{Slot: 0, State: Processing}, // older than the release
-		{Slot: 1, State: Processing, Decoded: &n},
-	}, now)
-	b, err := json.Marshal(s.Snapshot(now).Ports)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := `[{"port":1,"slots":[{"slot":0,"state":"idle","task":null,"promptTokens":10,"decoded":null,"rateTps":null},` +
-		`{"slot":1,"state":"processing","task":null,"promptTokens":null,"decoded":40,"rateTps":null}]}]`
-	if string(b) != want {
-		t.Errorf("ports:\n got %s\nwant %s", b, want)
-	}
-	if s.NeedsSeed(1, now, 2) {
-		t.Error("needs seed after it was given: got true, want false")
-	}
-	s.Retain(nil)
-	if got := len(s.Snapshot(now).Ports); got != 0 {
-		t.Errorf("ports after Retain(nil): got %d, want 0", got)
-	}
-}
-
 func TestCloseTwiceIsFine(t *testing.T) {
 	s := Open(SourceOptions{Name: "n", Path: filepath.Join(t.TempDir(), "s.log")})
-	if got := s.Name(); got != "n" {
+	if got := s.Snapshot(time.Now()).Name; got != "n" {
 		t.Errorf("name: got %q, want n", got)
 	}
 	for range 2 {
@@ -506,6 +475,38 @@ func TestCloseTwiceIsFine(t *testing.T) {
 			t.Errorf("close: got %v, want nil", err)
 		}
 	}
+}
+
+func TestCloseDoesNotWaitForAFileSystemThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Source{stop: make(chan struct{}), done: make(chan struct{})}
+		hung := make(chan struct{})
+		looks := 0
+		go func() { // run, with a look that does not return
+			defer close(s.done)
+			tick := time.NewTicker(time.Second)
+			defer tick.Stop()
+			for w := (&watch{}); ; {
+				looks++
+				<-hung
+				if !w.wait(s.stop, tick.C, nil) {
+					return
+				}
+			}
+		}()
+		begin := time.Now()
+		if err := s.Close(); err != nil {
+			t.Errorf("close: got %v, want nil", err)
+		}
+		if got := time.Since(begin); got != 2*time.Second {
+			t.Errorf("waited %v, want 2 s", got)
+		}
+		close(hung)
+		<-s.done
+		if looks != 1 {
+			t.Errorf("looks: got %d, want none after the one that hung", looks)
+		}
+	})
 }
 
 // descriptors returns where the process's open descriptors lead.

@@ -56,6 +56,7 @@ type Tracker struct {
 
 type portState struct {
 	slots        map[int]*slotState
+	heard        uint64 // the watermark when it was spoken of last
 	seedAttempts int
 	seeded       bool
 	staleHandled bool
@@ -84,9 +85,12 @@ func NewTracker() *Tracker {
 
 // Observe applies one parsed line, read as the log of builds from b9230 on: no
 // line depends on another. Logs of unknown age belong to a [Reader].
+//
+// What a line can make it remember is bounded as in a Reader: 256 ports, and since
+// no line here says how many slots a server has, 256 of them.
 func (t *Tracker) Observe(l Line) {
 	e := Event{Seq: l.Seq, Time: l.Time, Slot: -1, Task: -1}
-	if l.HasFrame {
+	if l.HasFrame && l.Frame.Slot < lanesUnsaid {
 		e.Port, e.Slot, e.Task = l.Port, l.Frame.Slot, l.Frame.Task
 		e.read([]byte(l.Message))
 	}
@@ -94,7 +98,7 @@ func (t *Tracker) Observe(l Line) {
 }
 
 // Apply folds one event in. An event without a port changes nothing but the
-// watermark, and neither does one about a slot below 0.
+// watermark, and neither does one about a slot below 0 or above 4095.
 func (t *Tracker) Apply(e Event) {
 	t.watermark = max(t.watermark, e.Seq)
 	if e.Port == 0 {
@@ -128,7 +132,7 @@ func (t *Tracker) Apply(e Event) {
 			}
 		}
 	default:
-		if e.Slot >= 0 {
+		if e.Slot >= 0 && e.Slot < maxLanes {
 			t.slotEvent(e)
 		}
 	}
@@ -190,7 +194,7 @@ func (t *Tracker) count(s *slotState, e Event) {
 func (t *Tracker) lanes(e Event) {
 	p := t.port(e.Port)
 	p.clear()
-	for i := range e.Lanes {
+	for i := range min(e.Lanes, maxLanes) {
 		s := p.slot(i)
 		s.state, s.hasPrompt = Idle, true
 		s.touch(e)
@@ -251,13 +255,29 @@ func (t *Tracker) Ports() []int {
 	return out
 }
 
+// port finds or makes a port. One too many takes the place of the one heard longest
+// ago; below a [Reader], which has the same bound and says KindGone, there is none.
 func (t *Tracker) port(port int) *portState {
 	p := t.ports[port]
 	if p == nil {
+		if len(t.ports) >= maxPorts {
+			delete(t.ports, t.oldest())
+		}
 		p = &portState{slots: make(map[int]*slotState)}
 		t.ports[port] = p
 	}
+	p.heard = t.watermark
 	return p
+}
+
+func (t *Tracker) oldest() (port int) {
+	var found *portState
+	for n, p := range t.ports {
+		if found == nil || p.heard < found.heard || p.heard == found.heard && n < port {
+			port, found = n, p
+		}
+	}
+	return port
 }
 
 func (p *portState) slot(id int) *slotState {

@@ -7,7 +7,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// run follows the file until Close. File events wake it at once; a look every
+// run follows the file until stopped. File events wake it at once; a look every
 // second stands in for those that never come (network file systems, a full queue,
 // no watch left to have, a folder that does not exist yet).
 func (s *Source) run() {
@@ -69,8 +69,14 @@ func (w *watch) renew() {
 	}
 }
 
-// wait returns true when a look is due, false when the source is to stop.
+// wait returns true when a look is due, false when the source is to stop, even if
+// both are so: after a look that hung, the next one would hang too.
 func (w *watch) wait(stop <-chan struct{}, tick <-chan time.Time, t *tail) bool {
+	select {
+	case <-stop:
+		return false
+	default:
+	}
 	for {
 		select {
 		case <-stop:

@@ -3,6 +3,7 @@ package llamacpp
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -30,6 +31,7 @@ type rule struct {
 	prefix, has, suffix string
 	verdict             verdict
 	message             string // for the client, where the server's own text is not
+	quotes              bool   // behind prefix stands what somebody else wrote
 }
 
 const (
@@ -37,6 +39,9 @@ const (
 	msgModel  = "the model server does not serve this model"
 	msgFull   = "the model server has no context memory left"
 )
+
+// routerLost begins what a router says when it loses its child.
+const routerLost = "proxy error: "
 
 // rules are the texts of llama-server from February 2025 to v0.4.0, the ones that
 // another server may answer otherwise first. The status does not decide: 500 is
@@ -52,11 +57,11 @@ var rules = []rule{
 	{prefix: "decode() failed", verdict: verdictCrashed},
 	{prefix: "pre_decode() failed", verdict: verdictCrashed},
 	{prefix: "post_decode() failed", verdict: verdictCrashed},
-	{prefix: "got exception: ", verdict: verdictCrashed},
+	{prefix: "got exception: ", verdict: verdictCrashed, quotes: true},
 	{prefix: "failed to process mtmd chunk", verdict: verdictCrashed},
 	{prefix: "failed to decode ", verdict: verdictCrashed},
 
-	{prefix: "proxy error: ", verdict: verdictClosed},
+	{prefix: routerLost, verdict: verdictClosed},
 	{prefix: "model name=", suffix: " failed to load", verdict: verdictDeclined, message: msgModel},
 	{prefix: "model name=", suffix: " is not running", verdict: verdictDeclined, message: msgModel},
 	{prefix: "model '", suffix: "' not found", verdict: verdictDeclined, message: msgModel},
@@ -81,11 +86,42 @@ var rules = []rule{
 	{prefix: "[json.exception.", verdict: verdictRefused},
 	{prefix: "Failed to parse messages: ", verdict: verdictRefused},
 	{prefix: "Failed to parse tools: ", verdict: verdictRefused},
-	{prefix: "Unknown reasoning format: ", verdict: verdictRefused},
+	{prefix: "Unknown reasoning format: ", verdict: verdictRefused, quotes: true},
 	{prefix: "'messages' is required", verdict: verdictRefused},
 	{prefix: "'input' is required", verdict: verdictRefused},
 
 	{prefix: "The model produced output that does not match the expected ", verdict: verdictBroken},
+}
+
+// maxSaid bounds how much of a server's own words gets into an error.
+const maxSaid = 200
+
+// said is what of a text that matches may stand in an error, and so in a log: the
+// words of the server, up to where they may go on with what it was sent. Keys and
+// prompts come back in quotes, behind a colon or as JSON.
+func (r *rule) said(text string) string {
+	n := len(r.prefix)
+	for !r.quotes && n < len(text) && n < maxSaid && plainWord(text[n]) {
+		n++
+	}
+	if n == len(text) {
+		return text
+	}
+	return text[:n] + "…"
+}
+
+func plainWord(c byte) bool {
+	return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z' || strings.IndexByte(" .,()]_-", c) >= 0
+}
+
+// stray is what to say of text in a stream that is no event: it may be half of an
+// answer, so only the last words of a router are repeated.
+func stray(line []byte) error {
+	r := rule{prefix: routerLost}
+	if text := string(line); r.matches(text) {
+		return errors.New(r.said(text))
+	}
+	return fmt.Errorf("%d bytes of text that is no event", len(line))
 }
 
 func (r *rule) matches(text string) bool {
@@ -130,6 +166,10 @@ func readComplaint(body []byte) complaint {
 // An unknown 500 is asked for once more elsewhere: if that says the same, it was the
 // request after all. llama-server itself never answers 429, 502 or 504, so those come
 // from something in front of it.
+//
+// Errors are logged and shown to operators. They repeat the server only where its
+// text matches a rule, and then by [rule.said]; of other texts they tell the length.
+// A client gets the text whole in the reply.
 func classify(status int, body []byte) error {
 	c := readComplaint(body)
 	if status == http.StatusUnauthorized {
@@ -159,7 +199,7 @@ func classify(status int, body []byte) error {
 	case status == http.StatusBadGateway, status == http.StatusServiceUnavailable, status == http.StatusGatewayTimeout:
 		return &fleet.NodeLost{Cause: fleet.CauseClosed, Err: errors.New(http.StatusText(status))}
 	}
-	e := refused(status, body, c)
+	e := refused(status, body, fmt.Sprintf("the model server refuses the request (status %d, %d bytes)", status, len(body)))
 	e.Again = status >= 500
 	return e
 }
@@ -188,17 +228,17 @@ func (r *rule) judge(status int, body []byte, c complaint) error {
 			Again: true, Reply: reply(status, body),
 		}
 	case verdictCrashed:
-		return &fleet.NodeLost{Cause: fleet.CauseCrashed, Err: errors.New(c.Message)}
+		return &fleet.NodeLost{Cause: fleet.CauseCrashed, Err: errors.New(r.said(c.Message))}
 	case verdictLoading:
-		return &fleet.NodeLost{Cause: fleet.CauseLoading, Err: errors.New(c.Message)}
+		return &fleet.NodeLost{Cause: fleet.CauseLoading, Err: errors.New(r.said(c.Message))}
 	case verdictClosed:
-		return &fleet.NodeLost{Cause: fleet.CauseClosed, Err: errors.New(c.Message)}
+		return &fleet.NodeLost{Cause: fleet.CauseClosed, Err: errors.New(r.said(c.Message))}
 	}
-	e := refused(status, body, c)
+	e := refused(status, body, r.said(c.Message))
 	if status >= 500 {
 		// llama-server says 500 for broken messages too, and a client that gets 500
 		// sends the same again.
-		e.Reply = nil
+		e.Reply.Status = http.StatusBadRequest
 	}
 	return e
 }
@@ -228,13 +268,8 @@ func tooLong(status int, body []byte, c complaint) *fleet.RequestError {
 	}
 }
 
-func refused(status int, body []byte, c complaint) *fleet.RequestError {
-	message := "the model server refuses the request"
-	r := reply(status, body)
-	if len(r.Body) > 0 && c.Message != "" {
-		message = c.Message
-	}
-	return &fleet.RequestError{Reason: fleet.ReasonRefused, Message: message, Reply: r}
+func refused(status int, body []byte, message string) *fleet.RequestError {
+	return &fleet.RequestError{Reason: fleet.ReasonRefused, Message: message, Reply: reply(status, body)}
 }
 
 // reply is the server's answer for the client. What is not JSON was not written by

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/slotfleet/slotfleet/fleet"
 )
@@ -75,11 +76,11 @@ func TestAnswersAreClassifiedByTheirText(t *testing.T) {
 		{400, "Field 'n': Value must be between 1 <= value <= 2, but got 5", "refused reply"},
 		{400, "something new", "refused reply"},
 		{400, "Cannot have 2 or more assistant messages at the end of the list.", "refused reply"},
-		{500, "[json.exception.parse_error.101] parse error at line 1", "refused"},
-		{500, "Failed to parse messages: Compute error.", "refused"},
-		{500, "Failed to parse tools: x", "refused"},
-		{500, "Unknown reasoning format: x", "refused"},
-		{500, "'messages' is required", "refused"},
+		{500, "[json.exception.parse_error.101] parse error at line 1", "refused reply"},
+		{500, "Failed to parse messages: Compute error.", "refused reply"},
+		{500, "Failed to parse tools: x", "refused reply"},
+		{500, "Unknown reasoning format: x", "refused reply"},
+		{500, "'messages' is required", "refused reply"},
 		{413, "", "refused reply"},
 
 		// The model.
@@ -142,7 +143,7 @@ func TestRecordedObjectionsAreClassified(t *testing.T) {
 		"chat-continue-toolcalls": "refused reply",
 		"chat-image-unsupported":  "declined again reply",
 		"chat-no-messages":        "refused reply",
-		"chat-bad-json":           "refused",
+		"chat-bad-json":           "refused reply",
 		"chat-too-long":           "too_long again reply",
 		"chat-too-long-stream":    "too_long again reply",
 		"embeddings-off":          "declined again reply",
@@ -163,7 +164,7 @@ func TestRecordedObjectionsAreClassified(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", r.Name, got, want[r.Name])
 		}
 		var e *fleet.RequestError
-		if errors.As(err, &e) && e.Reply != nil && (e.Reply.Status != r.Response.Status || string(e.Reply.Body) != r.Response.Body) {
+		if errors.As(err, &e) && (e.Reply.Status != min(r.Response.Status, 400) && e.Reason == fleet.ReasonRefused || string(e.Reply.Body) != r.Response.Body) {
 			t.Errorf("%s: the reply is not the server's: %+v", r.Name, e.Reply)
 		}
 		delete(want, r.Name)
@@ -181,6 +182,40 @@ func TestRefusalSaysWhatTheServerSaid(t *testing.T) {
 	if !errors.As(classify(400, []byte("<html>gpu7.lan says no</html>")), &e) ||
 		strings.Contains(e.Message, "gpu7") || len(e.Reply.Body) != 0 {
 		t.Errorf("got message %q and body %q, want nothing of what stands between", e.Message, e.Reply.Body)
+	}
+}
+
+func TestErrorsRepeatNothingThatAClientOrAModelWrote(t *testing.T) {
+	for _, tt := range []struct {
+		status     int
+		text, want string
+	}{
+		{500, "Compute error.", "node  lost: crashed: Compute error."},
+		{500, "proxy error: Failed to read connection", "node  lost: closed: proxy error: Failed to read connection"},
+		{500, "proxy error: Failed\nmy secret", "node  lost: closed: proxy error: Failed…"},
+		{500, "decode() failed: my secret", "node  lost: crashed: decode() failed…"},
+		{500, "got exception: {\"secret\":1}", "node  lost: crashed: got exception: …"},
+		{500, "[json.exception.parse_error.101] parse error at line 1, column 5: last read: 'my secret", "refused: [json.exception.parse_error.101] parse error at line 1, column 5…"},
+		{500, "Failed to parse messages: Missing 'role' in message: {\"content\":\"secret\"}", "refused: Failed to parse messages: Missing …"},
+		{500, "Failed to parse tools: \x1b[2Jsecret", "refused: Failed to parse tools: …"},
+		{500, "Unknown reasoning format: secret", "refused: Unknown reasoning format: …"},
+		{400, "'messages' is required", "refused: 'messages' is required"},
+		{400, "you sent: my secret", "refused: the model server refuses the request (status 400, 76 bytes)"},
+		{500, "you sent: my secret", "refused: the model server refuses the request (status 500, 76 bytes)"},
+		{400, "model 'my secret' not found", "declined: the model server does not serve this model"},
+		{501, "my secret", "declined: the model server does not support this request"},
+		{503, "my secret", "node  lost: closed: Service Unavailable"},
+	} {
+		for _, body := range []string{errorBody(tt.status, tt.text), tt.text} {
+			got := classify(tt.status, []byte(body)).Error()
+			if got != tt.want && body != tt.text || strings.Contains(got, "secret") || strings.ContainsFunc(got, unicode.IsControl) {
+				t.Errorf("%d %q: got %q, want %q", tt.status, body, got, tt.want)
+			}
+		}
+	}
+	long := classify(500, []byte("proxy error: "+strings.Repeat("x", 100_000))).Error()
+	if n := len(long) - len("node  lost: closed: …"); n != 200 {
+		t.Errorf("a long text: got %d bytes of it, want 200", n)
 	}
 }
 

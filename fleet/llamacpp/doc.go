@@ -21,7 +21,12 @@
 // Silence is bounded by a [fleet.Patience]. Its clock runs only while the link
 // waits for the server. When it strikes, the server's /health is asked on a
 // connection of its own: only a server that answers there gets the same time
-// again.
+// again. A ping is a sign of life, but not of work: a server that only pings, though
+// there is a limit, is given up after ten times that limit and at least 2 minutes.
+//
+// Errors are logged and shown to operators, so they repeat nothing that a client, a
+// model or whatever stands between may have written: of a text that is not known
+// they tell the length.
 //
 // No header of a client reaches the server and none of the server's reaches
 // anybody; redirects are not followed, proxies of the environment not used, and

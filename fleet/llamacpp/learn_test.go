@@ -358,6 +358,19 @@ func TestProbeTellsWhatIsWrong(t *testing.T) {
 	}
 }
 
+func TestFailedProbeRepeatsNothingOfALongAnswer(t *testing.T) {
+	for _, status := range []int{400, 413, 500, 503} {
+		s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(status)
+			fmt.Fprintf(w, `{"error":{"message":"%s"}}`, strings.Repeat("sk-secret ", 300000))
+		})
+		_, err := newLink(t, Options{URL: s.URL}).Call(t.Context(), fleet.Call{Op: fleet.OpProbe})
+		if err == nil || len(err.Error()) > 300 || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%d: got %.300v, want an error without the text", status, err)
+		}
+	}
+}
+
 // watching runs Watch and hands on what it tells.
 func watching(t *testing.T, l *Link) (states <-chan fleet.Instance, stop func()) {
 	t.Helper()

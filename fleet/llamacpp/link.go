@@ -155,7 +155,7 @@ func (l *Link) fault(outer, inner context.Context, err error) error {
 	case errors.Is(cause, errNoAnswer):
 		return &fleet.NodeLost{Node: l.name, Cause: fleet.CauseTimedOut, Err: cause}
 	}
-	return &fleet.NodeLost{Node: l.name, Cause: causeOf(err), Err: err}
+	return &fleet.NodeLost{Node: l.name, Cause: causeOf(err), Err: seen(err)}
 }
 
 // objection is what an answer that is not 200 means, in the name of this node.

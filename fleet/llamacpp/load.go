@@ -9,9 +9,15 @@ import (
 	"github.com/slotfleet/slotfleet/slotlog"
 )
 
-// retellAfter is how often a load that did not change is told again, so that it
-// does not grow old while its source is looked at.
-const retellAfter = 5 * time.Second
+const (
+	// retellAfter is how often a load that did not change is told again, so that it
+	// does not grow old while its source is looked at.
+	retellAfter = 5 * time.Second
+
+	// settleFor is how long a load stands before the log is looked at again: a busy
+	// server writes a line for each slot and each few tokens.
+	settleFor = 20 * time.Millisecond
+)
 
 // logSource is what a link needs of a [slotlog.Source].
 type logSource interface {
@@ -20,37 +26,25 @@ type logSource interface {
 }
 
 // Watch tells f what a [fleet.OpProbe] learned, and again when the log shows another
-// load. f is called from this goroutine. It asks the server itself only once a
-// generation has woken one that slept when it was learned.
+// load: at once, but no sooner than 20 ms after it last looked at the log. f is called
+// from this goroutine. It asks the server itself only once a generation has woken one
+// that slept when it was learned.
 func (l *Link) Watch(outer context.Context, f func(fleet.NodeState)) {
 	ctx, cancel := l.bind(outer)
 	defer cancel(nil)
-	w := &watcher{learned: make(chan struct{}, 1), woken: make(chan struct{}, 1)}
-	l.mu.Lock()
-	l.watchers[w] = struct{}{}
-	if l.instance != nil {
-		signal(w.learned)
-	}
-	l.mu.Unlock()
-	defer func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		delete(l.watchers, w)
-	}()
-
-	var changed <-chan struct{}
-	var tick <-chan time.Time
+	w := l.addWatcher()
+	defer l.dropWatcher(w)
+	s := &sight{link: l, f: f}
 	if l.source != nil {
 		var unsubscribe func()
-		changed, unsubscribe = l.source.Subscribe()
+		s.changed, unsubscribe = l.source.Subscribe()
 		defer unsubscribe()
 		t := time.NewTicker(retellAfter)
 		defer t.Stop()
-		tick = t.C
+		s.retell = t.C
 	}
-	var told fleet.Load
 	for {
-		var due func(i *fleet.Instance) bool
+		var due func(told, now fleet.Load) bool
 		select {
 		case <-ctx.Done():
 			return
@@ -58,24 +52,79 @@ func (l *Link) Watch(outer context.Context, f func(fleet.NodeState)) {
 			if err := l.probe(ctx); err != nil && ctx.Err() == nil {
 				l.log.WarnContext(ctx, "learning a node that woke", "node", l.name, "error", err)
 			}
-			continue
 		case <-w.learned:
-			due = func(*fleet.Instance) bool { return true }
-		case <-tick:
-			due = func(i *fleet.Instance) bool { return i.Load.At.After(told.At) }
-		case <-changed:
-			due = func(i *fleet.Instance) bool { return !sameLoad(told, i.Load) }
+			due = always
+		case <-s.retell:
+			due = newer
+		case <-s.changed:
+			due = s.settle(time.Now())
+		case <-s.settled:
+			s.settled, due = nil, other
 		}
-		if len(w.learned) > 0 {
-			continue // what was learned is told with this load in it
+		// What was learned is told next, with this load in it.
+		if due != nil && len(w.learned) == 0 && ctx.Err() == nil {
+			s.tell(time.Now(), due)
 		}
-		i, ok := l.current(time.Now())
-		if ctx.Err() != nil || !ok || !due(&i) {
-			continue
-		}
-		told = i.Load
-		f(fleet.NodeState{Instances: []fleet.Instance{i}})
 	}
+}
+
+func (l *Link) addWatcher() *watcher {
+	w := &watcher{learned: make(chan struct{}, 1), woken: make(chan struct{}, 1)}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.watchers[w] = struct{}{}
+	if l.instance != nil {
+		signal(w.learned)
+	}
+	return w
+}
+
+func (l *Link) dropWatcher(w *watcher) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.watchers, w)
+}
+
+// sight is what one Watch saw of the load, and what it waits for.
+type sight struct {
+	link *Link
+	f    func(fleet.NodeState)
+
+	changed <-chan struct{}  // the log
+	retell  <-chan time.Time // the load, before it is old
+	settled <-chan time.Time // nil: the log did not change since it was looked at
+	looked  time.Time        // at the log
+	told    fleet.Load
+}
+
+// The loads that are worth telling after the last one.
+
+func always(_, _ fleet.Load) bool         { return true }
+func newer(told, now fleet.Load) bool     { return now.At.After(told.At) }
+func other(told, changed fleet.Load) bool { return !sameLoad(told, changed) }
+
+// settle returns what is due now that the log changed: nothing, where it was looked
+// at just now. One look at the end of that time then stands for all its changes.
+func (s *sight) settle(now time.Time) func(told, now fleet.Load) bool {
+	if s.settled != nil {
+		return nil
+	}
+	if d := settleFor - now.Sub(s.looked); d > 0 {
+		s.settled = time.After(d)
+		return nil
+	}
+	return other
+}
+
+// tell looks at the log and tells the instance with its load, if that is due.
+func (s *sight) tell(now time.Time, due func(told, now fleet.Load) bool) {
+	i, ok := s.link.current(now)
+	s.looked = now
+	if !ok || !due(s.told, i.Load) {
+		return
+	}
+	s.told = i.Load
+	s.f(fleet.NodeState{Instances: []fleet.Instance{i}})
 }
 
 // sameLoad reports whether two loads say the same, but for when they said it.

@@ -2,6 +2,7 @@ package llamacpp
 
 import (
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,11 +22,13 @@ type fakeLog struct {
 	looking bool // LookedAt is always now
 	changed chan struct{}
 	ended   bool
+	looks   atomic.Int32 // at it
 }
 
 func (f *fakeLog) Snapshot(now time.Time) slotlog.Snapshot {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.looks.Add(1)
 	s := f.s
 	if f.looking {
 		s.LookedAt = now
@@ -125,12 +128,15 @@ func TestWatchTellsALoadWhenItChangesAndBeforeItIsOld(t *testing.T) {
 		}
 		told(0, 0)
 		source.set(slot(slotlog.Processing, 10, 1))
-		told(1, 0)
+		told(1, 20*time.Millisecond)
 		source.set(slot(slotlog.Processing, 10, 1)) // the same again
 		told(1, 5*time.Second)
 		told(1, 10*time.Second)
 		source.set()
-		told(0, 10*time.Second)
+		told(0, 10*time.Second+20*time.Millisecond)
+		wait(20 * time.Millisecond)
+		source.set(slot(slotlog.Processing, 10, 1))
+		told(1, 10*time.Second+40*time.Millisecond)
 
 		// Nobody looks any more: nothing is told.
 		source.mu.Lock()
@@ -152,6 +158,52 @@ func TestWatchTellsALoadWhenItChangesAndBeforeItIsOld(t *testing.T) {
 		if !source.ended {
 			t.Error("the subscription was not ended")
 		}
+		_ = l.Close("done")
+		synctest.Wait()
+	})
+}
+
+func TestManyLinesOfALogMakeFewLooksAndFewerReports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, err := New(Options{Name: "n1", URL: "http://h"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		source := &fakeLog{looking: true, changed: make(chan struct{}, 1)}
+		l.source = source
+		l.client.keep.DialContext = refuse
+		l.instance = &fleet.Instance{Model: "m", Lanes: 2, Context: 100}
+		states, stop := watching(t, l)
+		<-states
+		begin := time.Now()
+		last := func() (all []fleet.Load) {
+			for len(states) > 0 {
+				all = append(all, (<-states).Load)
+			}
+			return all
+		}
+		for n := range int64(100) { // one a millisecond
+			source.set(slot(slotlog.Processing, 10, n))
+			wait(time.Millisecond)
+		}
+		wait(20 * time.Millisecond)
+		told := last()
+		if len(told) != 5 || source.looks.Load() != 6 {
+			t.Errorf("100 lines in 100 ms: told %d times, looked %d times, want 5, 6", len(told), source.looks.Load())
+		}
+		if end := told[len(told)-1]; end.KVUsed != 109 || end.At.Sub(begin) > 120*time.Millisecond {
+			t.Errorf("last told %+v, want the last line at once", end)
+		}
+		source.looks.Store(0)
+		for range 100 { // that change nothing
+			source.set(slot(slotlog.Processing, 10, 99))
+			wait(time.Millisecond)
+		}
+		wait(20 * time.Millisecond)
+		if told := last(); len(told) != 0 || source.looks.Load() > 6 {
+			t.Errorf("100 lines that change nothing: told %d times, looked %d times", len(told), source.looks.Load())
+		}
+		stop()
 		_ = l.Close("done")
 		synctest.Wait()
 	})

@@ -9,10 +9,18 @@ import (
 
 var errStalled = errors.New("nothing came for too long")
 
+// idle is how long a server may send nothing but signs of life, where silence is
+// bounded by the limit: it answers, but its engine hangs.
+func idle(limit time.Duration) time.Duration { return max(10*limit, 2*time.Minute) }
+
 // waiting is the clock of one generation. It runs from start to stop, which stand
 // around every wait for the server, so that a slow client costs nothing. When the
 // limit is reached, ask is called once: a server that answers gets the same time
 // again, then strike ends the generation.
+//
+// Every byte begins a new wait, a ping too. The waits since the server last worked
+// (sent data or progress) have a limit of their own, in all, at which nobody is
+// asked: the one who answers is not the one who works.
 type waiting struct {
 	ask    func(context.Context) error
 	strike func()
@@ -28,6 +36,8 @@ type waiting struct {
 	asked bool        // in this wait
 	limit time.Duration
 	due   time.Time
+	begun time.Time     // the wait
+	idle  time.Duration // in the waits before this one, since the server worked
 }
 
 func newWaiting(ask func(context.Context) error, strike func()) *waiting {
@@ -44,8 +54,8 @@ func (w *waiting) start(limit time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.turn++
-	w.on, w.asked, w.limit = true, false, limit
-	w.wind()
+	w.on, w.asked, w.limit, w.begun = true, false, limit, time.Now()
+	w.wind(w.begun)
 }
 
 // stop ends a wait.
@@ -54,28 +64,44 @@ func (w *waiting) stop() {
 	defer w.mu.Unlock()
 	if w.on {
 		w.on = false
+		w.idle += time.Since(w.begun)
 		w.timer.Stop()
 	}
 }
 
-// wind sets the timer to the limit from now. mu is held.
-func (w *waiting) wind() {
-	w.due = time.Now().Add(w.limit)
+// worked says that the server did not only show that it is there.
+func (w *waiting) worked() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.idle = 0
+}
+
+// wind sets the timer to the limit from now, or to what is left of the idle time. mu
+// is held.
+func (w *waiting) wind(now time.Time) {
+	d := min(w.limit, w.left(now))
+	w.due = now.Add(d)
 	if w.timer == nil {
-		w.timer = time.AfterFunc(w.limit, w.ring)
+		w.timer = time.AfterFunc(d, w.ring)
 		return
 	}
-	w.timer.Reset(w.limit)
+	w.timer.Reset(d)
+}
+
+// left is what is left of the idle time. mu is held.
+func (w *waiting) left(now time.Time) time.Duration {
+	return idle(w.limit) - w.idle - now.Sub(w.begun)
 }
 
 // ring is called by the timer, possibly a moment after its wait ended.
 func (w *waiting) ring() {
 	w.mu.Lock()
-	if !w.on || time.Now().Before(w.due) {
+	now := time.Now()
+	if !w.on || now.Before(w.due) {
 		w.mu.Unlock()
 		return
 	}
-	if w.asked {
+	if w.asked || w.left(now) <= 0 {
 		w.mu.Unlock()
 		w.strike()
 		return
@@ -91,7 +117,7 @@ func (w *waiting) ring() {
 	w.mu.Lock()
 	still := w.on && w.turn == turn
 	if still && err == nil {
-		w.wind()
+		w.wind(time.Now())
 	}
 	w.mu.Unlock()
 	if still && err != nil {

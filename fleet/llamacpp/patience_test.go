@@ -73,6 +73,25 @@ const second = time.Second
 
 func wait(d time.Duration) { <-time.After(d) }
 
+var ping = chunk(":\n\n")
+
+// pinging is a server whose engine hangs.
+func pinging(c net.Conn, every time.Duration) {
+	closed := make(chan struct{})
+	go func() {
+		untilClosed(c)
+		close(closed)
+	}()
+	for {
+		select {
+		case <-time.After(every):
+			fmt.Fprint(c, ping)
+		case <-closed:
+			return
+		}
+	}
+}
+
 func TestSilenceIsBounded(t *testing.T) {
 	data := chunk("data: {\"a\":1}\n\n")
 	progress := chunk(`data: {"prompt_progress":{"total":9,"cache":0,"processed":1}}` + "\n\n")
@@ -149,12 +168,81 @@ func TestSilenceIsBounded(t *testing.T) {
 			healthRefused,
 			func(c net.Conn) {
 				fmt.Fprint(c, streamHead+data)
-				for range 100 {
+				for range 29 {
 					wait(4 * second)
-					fmt.Fprint(c, chunk(":\n\n"))
+					fmt.Fprint(c, ping)
 				}
 				fmt.Fprint(c, lastChunk)
-			}, 400 * second, 0, false,
+			}, 116 * second, 0, false,
+		},
+		{
+			"pings alone wind it up for 2 minutes, and nobody is asked then",
+			fleet.Patience{First: 5 * second, Stall: 5 * second},
+			healthAnswers,
+			func(c net.Conn) { fmt.Fprint(c, streamHead+data); pinging(c, 4*second) }, 120 * second, 0, true,
+		},
+		{
+			"or for ten times a longer limit",
+			fleet.Patience{First: 5 * second, Stall: 30 * second},
+			healthAnswers,
+			func(c net.Conn) { fmt.Fprint(c, streamHead+data); pinging(c, 4*second) }, 300 * second, 0, true,
+		},
+		{
+			"before the first data, too",
+			fleet.Patience{First: 20 * second, Stall: 5 * second},
+			healthAnswers,
+			func(c net.Conn) { fmt.Fprint(c, streamHead); pinging(c, 4*second) }, 200 * second, 0, true,
+		},
+		{
+			"a server that answers its health does not get round it",
+			fleet.Patience{First: 5 * second, Stall: 5 * second},
+			healthAnswers,
+			func(c net.Conn) { fmt.Fprint(c, streamHead+data); pinging(c, 9*second) }, 120 * second, 13, true,
+		},
+		{
+			"data between pings begins it anew",
+			fleet.Patience{First: 5 * second, Stall: 5 * second},
+			healthRefused,
+			func(c net.Conn) {
+				fmt.Fprint(c, streamHead)
+				for range 10 {
+					fmt.Fprint(c, data)
+					for range 25 {
+						wait(4 * second)
+						fmt.Fprint(c, ping)
+					}
+				}
+				fmt.Fprint(c, lastChunk)
+			}, 1000 * second, 0, false,
+		},
+		{
+			"progress between pings, too",
+			fleet.Patience{First: 5 * second, Stall: 5 * second},
+			healthRefused,
+			func(c net.Conn) {
+				fmt.Fprint(c, streamHead)
+				for range 10 {
+					fmt.Fprint(c, progress)
+					for range 25 {
+						wait(4 * second)
+						fmt.Fprint(c, ping)
+					}
+				}
+				fmt.Fprint(c, lastChunk)
+			}, 1000 * second, 0, false,
+		},
+		{
+			"no first limit: pings for as long as it takes",
+			fleet.Patience{Stall: 5 * second},
+			healthRefused,
+			func(c net.Conn) {
+				fmt.Fprint(c, streamHead)
+				for range 1000 {
+					wait(4 * second)
+					fmt.Fprint(c, ping)
+				}
+				fmt.Fprint(c, data+lastChunk)
+			}, 4000 * second, 0, false,
 		},
 		{
 			"each silence is doubled once",
@@ -252,6 +340,59 @@ func TestSlowClientCostsNoPatience(t *testing.T) {
 		_ = l.Close("done")
 		synctest.Wait()
 	})
+}
+
+func TestSlowClientIsNoHungEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int32
+		l := pipeLink(t, healthRefused, &asked, func(c net.Conn) {
+			fmt.Fprint(c, streamHead)
+			for range 10 {
+				fmt.Fprint(c, ping)
+			}
+			fmt.Fprint(c, lastChunk)
+		})
+		a := chat
+		a.Patience = fleet.Patience{First: second, Stall: second}
+		n := 0
+		if err := l.Run(t.Context(), a, func(fleet.Event) error { n++; wait(time.Minute); return nil }); err != nil || n != 11 {
+			t.Errorf("got %d events, %v, want all 11 in 11 minutes", n, err)
+		}
+		_ = l.Close("done")
+		synctest.Wait()
+	})
+}
+
+func TestClientDoesNotWaitForTheEndOfTheConnectionAfterDone(t *testing.T) {
+	for _, tt := range []struct {
+		name, end string
+		after     time.Duration
+	}{
+		{"the end is there", lastChunk, 0},
+		{"the end does not come", "", 5 * time.Millisecond},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var asked atomic.Int32
+				closed := make(chan struct{})
+				l := pipeLink(t, healthRefused, &asked, func(c net.Conn) {
+					fmt.Fprint(c, streamHead+chunk("data: {\"a\":1}\n\ndata: [DONE]\n\n")+tt.end)
+					untilClosed(c)
+					close(closed)
+				})
+				begin := time.Now()
+				if err := l.Run(t.Context(), chat, discard); err != nil {
+					t.Errorf("got %v, want no error", err)
+				}
+				if d := time.Since(begin); d != tt.after {
+					t.Errorf("ended after %v, want %v", d, tt.after)
+				}
+				_ = l.Close("done")
+				<-closed
+				synctest.Wait()
+			})
+		})
+	}
 }
 
 func TestEndOfTheContextWhileHealthIsAsked(t *testing.T) {

@@ -18,8 +18,10 @@ const (
 	maxAnswer = 1 << 20 // of an answer that is no stream
 
 	// endLimit is how long the end of the body is waited for after [DONE]: the answer
-	// is whole, but a server that gets to end it itself sees no broken connection.
-	endLimit = 200 * time.Millisecond
+	// is whole and its client waits, but mostly the end is here or on its way, and a
+	// server that gets to end it itself sees no broken connection. llama-server keeps
+	// no connection after a stream.
+	endLimit = 5 * time.Millisecond
 )
 
 var (
@@ -121,7 +123,7 @@ func (g *generation) stream() error {
 		case frameError:
 			return g.named(classifyEvent(f.data))
 		case frameJunk:
-			return g.closed(fmt.Errorf("text that is no event: %.200q", f.data))
+			return g.closed(stray(f.data))
 		default:
 			if bytes.Equal(f.data, doneData) {
 				g.finish()
@@ -148,6 +150,7 @@ func (g *generation) data(f frame) error {
 		return g.closed(errors.New("the stream ended inside an event"))
 	}
 	e := fleet.Event{Kind: fleet.EventData, Data: f.data}
+	g.clock.worked()
 	e.Timings, e.Progress = g.figures.read(data)
 	if e.Progress == nil {
 		g.begun = true
@@ -208,7 +211,7 @@ func (g *generation) objection(status int) error {
 	return g.link.objection(fleet.Reply{Status: status, Body: body})
 }
 
-// finish waits a moment for the end of the body.
+// finish takes the end of the body if it comes within endLimit.
 func (g *generation) finish() {
 	t := time.AfterFunc(endLimit, func() { g.cancel(nil) })
 	defer t.Stop()

@@ -112,6 +112,34 @@ func TestEndOfAStreamSaysHowTheNodeWasLost(t *testing.T) {
 	}
 }
 
+func TestTextThatCannotBeReadIsNotRepeatedInErrors(t *testing.T) {
+	const one = "data: {\"a\":1}\n\n"
+	for _, tt := range []struct{ name, answer, want string }{
+		{"half an answer", streamHead + chunk("data: {\"content\":\"my password\n is hunter2\"}\n\n"), "13 bytes of text that is no event"},
+		{"half an answer at the end", streamHead + chunk(one+"hunter2") + lastChunk, "7 bytes of text that is no event"},
+		{"half an event", streamHead + chunk(one+"data: {\"b\":\"hunter2") + lastChunk, "the stream ended inside an event"},
+		{"a router's last words", streamHead + chunk(one+"proxy error: Failed to read connection\nhunter2"), "proxy error: Failed to read connection"},
+		{"a long last word", streamHead + chunk(one+"proxy error: "+strings.Repeat("x", 187)+"hunter2\n"), strings.Repeat("x", 187) + "…"},
+		{"an error event", streamHead + chunk("data: {\"error\":{\"message\":\"hunter2\"}}\n\n"), "(status 500, "},
+		{"an error event that is known", streamHead + chunk("data: {\"error\":{\"message\":\"got exception: hunter2: 'hunter2'\"}}\n\n"), "got exception: "},
+		{"no HTTP", "hunter2\r\n\r\n", "no HTTP/1.1 answer"},
+		{"a broken header", "HTTP/1.1 200 OK\r\nhunter2\r\n\r\n", "no HTTP/1.1 answer"},
+		{"a broken length", "HTTP/1.1 200 OK\r\nContent-Length: hunter2\r\n\r\n", "no HTTP/1.1 answer"},
+		{"a broken chunk", streamHead + "hunter2\r\n", "no HTTP/1.1 answer"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := streaming(t, tt.answer, nil)
+			err := newLink(t, Options{URL: s.url()}).Run(t.Context(), chat, discard)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q in it", err, tt.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("got %v, want nothing of the answer in it", err)
+			}
+		})
+	}
+}
+
 func TestDoneEndsTheAnswerThoughTheConnectionStays(t *testing.T) {
 	s := streaming(t, streamHead+chunk("data: {\"a\":1}\n\ndata: [DONE]\n\n"), func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
 	var h heard

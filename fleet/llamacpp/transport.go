@@ -216,6 +216,21 @@ func causeOf(err error) fleet.Cause {
 	return fleet.CauseClosed
 }
 
+var errNoHTTP = errors.New("no HTTP/1.1 answer came that can be read")
+
+// seen is what of a failed exchange may be told. net/http quotes what it cannot read,
+// and that may be what a client or a model wrote.
+func seen(err error) error {
+	var dial *dialError
+	var op *net.OpError
+	var errno syscall.Errno
+	if errors.As(err, &dial) || errors.As(err, &op) || errors.As(err, &errno) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) {
+		return err
+	}
+	return errNoHTTP
+}
+
 // ask makes a short request and reads the whole answer within the limit.
 func (l *Link) ask(outer context.Context, via *http.Transport, limit time.Duration,
 	method, path string, body []byte,
