@@ -65,7 +65,7 @@ func (s *Session) run(ctx context.Context, job Job, write func([]byte) error) er
 			}
 			said = nil
 		case *RequestError:
-			if final(e, said) {
+			if final(e, said) && !needs.Anew { // else it is about our words, not the client's
 				return e
 			}
 			said = e

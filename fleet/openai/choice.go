@@ -7,6 +7,7 @@ const (
 	maxChoices = 128
 	maxHeld    = 8 << 20  // of tool calls, before they are streamed on
 	maxText    = 16 << 20 // of text that is kept to go on from, or to assemble
+	maxCalls   = 256      // of tools in one choice
 )
 
 // choice is one of the answers to a request.
@@ -39,6 +40,7 @@ type waiting struct {
 // choiceMark is how far a choice has come.
 type choiceMark struct {
 	content, reasoning int  // so much of the text
+	logprobs           int  // so much of them
 	role               bool // the role was said
 	said               bool // text is out
 	finished           bool
@@ -54,6 +56,7 @@ type mark struct {
 	sawContent, sawReasoning bool
 
 	tokens int64
+	told   bool // tokens is what the server said with the last text
 	ms     float64
 	hasMs  bool
 }
@@ -86,7 +89,6 @@ type relay struct {
 	now, done mark
 	sent      sent
 
-	counted   int64 // tokens that the figures of finished choices tell
 	lastIndex int64 // of the choice that finished last
 	rawUsage  []byte
 	rawTiming []byte
@@ -105,7 +107,6 @@ func (r *relay) begin(i fleet.Instance) {
 		r.fingerprint = "unknown: " + i.Node + "/" + i.Model
 	}
 	r.cur, r.now, r.done, r.sent = figures{}, mark{usage: r.done.usage}, mark{usage: r.done.usage}, sent{}
-	r.counted = 0
 	for k := range r.choices {
 		ch := &r.choices[k]
 		ch.now.role = ch.now.role && !ch.wait.role
@@ -142,8 +143,10 @@ func (j *Job) Delivered() {
 	if r.done.text && r.home == "" {
 		r.home = r.fingerprint
 	}
-	for k := range r.choices {
-		r.choices[k].done = r.choices[k].now
+	for i := range r.chunk.parts {
+		if ch := r.touched(i); ch != nil {
+			ch.done = ch.now
+		}
 	}
 }
 
@@ -154,12 +157,25 @@ func (j *Job) rollback() {
 	if !r.owned {
 		r.owner = 0
 	}
-	for k := range r.choices {
-		ch := &r.choices[k]
-		r.size -= ch.now.content - ch.done.content + ch.now.reasoning - ch.done.reasoning
+	for i := range r.chunk.parts {
+		ch := r.touched(i)
+		if ch == nil {
+			continue
+		}
+		r.size -= ch.now.content - ch.done.content + ch.now.reasoning - ch.done.reasoning + ch.now.logprobs - ch.done.logprobs
 		ch.now = ch.done
 		ch.content, ch.reasoning = ch.content[:ch.now.content], ch.reasoning[:ch.now.reasoning]
+		ch.logprobs = ch.logprobs[:ch.now.logprobs]
 	}
+}
+
+// touched returns the choice that a part of the last chunk was for; nil: it did not
+// come to that. The now and the done of all others are equal.
+func (r *relay) touched(part int) *choice {
+	if k := r.chunk.parts[part].index; k < int64(len(r.choices)) {
+		return &r.choices[k]
+	}
+	return nil
 }
 
 // finished reports whether the finish of every choice was delivered.

@@ -37,6 +37,7 @@ var envelopeNames = [envelopes]string{"id", "created", "model", "system_fingerpr
 
 // part is what a chunk brings for one choice.
 type part struct {
+	at     span // the whole of it
 	index  int64
 	finish span // a value that is not null
 
@@ -101,12 +102,18 @@ func (c *chunk) find(key []byte) *member {
 
 func (c *chunk) scanParts(s *scanner) {
 	for s.enter('['); s.more(']'); {
-		p := part{}
-		if s.peek() == '{' {
-			c.scanPart(s, &p)
-		} else {
-			s.fail("a choice is not an object")
+		if len(c.parts) == maxChoices {
+			s.fail("there are too many choices")
+			return
 		}
+		if s.peek() != '{' {
+			s.fail("a choice is not an object")
+			return
+		}
+		p := part{}
+		from := s.i
+		c.scanPart(s, &p)
+		p.at = span{from, s.i}
 		c.parts = append(c.parts, p)
 	}
 }
@@ -125,7 +132,9 @@ func (c *chunk) scanPart(s *scanner, p *part) {
 		case "text":
 			p.text(s.b, s.value(), &p.content)
 		case "index":
-			p.index = figure(s.value().of(s.b))
+			if p.index = figure(s.value().of(s.b)); p.index < 0 || p.index >= maxChoices {
+				s.fail("a choice has a wrong index")
+			}
 		case "finish_reason":
 			p.finish = unlessNull(s.b, s.value())
 		case "logprobs":
@@ -216,8 +225,10 @@ func real(v []byte) (float64, bool) {
 // can only be white space between JSON tokens.
 func oneLine(payload []byte) {
 	for _, c := range []byte{'\n', '\r'} {
-		for i := bytes.IndexByte(payload, c); i >= 0; i = bytes.IndexByte(payload, c) {
-			payload[i] = ' '
+		rest := payload
+		for i := bytes.IndexByte(rest, c); i >= 0; i = bytes.IndexByte(rest, c) {
+			rest[i] = ' '
+			rest = rest[i+1:]
 		}
 	}
 }

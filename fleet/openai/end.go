@@ -24,19 +24,36 @@ func (j *Job) End(err error) []byte {
 }
 
 // ErrorFor is [ErrorFor] for this request: it knows whether the client has a part
-// of the answer already.
+// of the answer already, and whose request a server refused.
 func (j *Job) ErrorFor(err error) *Error {
 	e := ErrorFor(err)
-	if e == nil || !j.streams || !j.begun() {
+	if e == nil {
+		return nil
+	}
+	late := j.streams && j.begun()
+	if r, ok := errors.AsType[*fleet.RequestError](err); ok {
+		switch {
+		case j.refusesRest(r) && late:
+			return lostLate(lost("no other server could go on").Message)
+		case j.refusesRest(r):
+			return lostEarly()
+		case r.Reason == fleet.ReasonLost && late:
+			return lostLate(r.Message)
+		}
 		return e
 	}
-	if r, ok := errors.AsType[*fleet.RequestError](err); ok && r.Reason == fleet.ReasonLost {
-		return lostLate(r.Message)
-	}
-	if _, ok := errors.AsType[*fleet.NodeLost](err); ok {
+	if _, ok := errors.AsType[*fleet.NodeLost](err); ok && late {
 		return lostLate("")
 	}
 	return e
+}
+
+// refusesRest reports whether e is a server's no to going on with the answer, such
+// as "Cannot continue an assistant message that contains tool calls": it is about a
+// request that the client did not make.
+func (j *Job) refusesRest(e *fleet.RequestError) bool {
+	r := &j.relay
+	return r.past.nodes > 0 && !r.done.text && (e.Reason == fleet.ReasonRefused || e.Reason == fleet.ReasonDeclined)
 }
 
 func (j *Job) errorEnd(err error) []byte {
@@ -81,25 +98,4 @@ func (j *Job) appendFinish(b []byte) []byte {
 	}
 	b = r.appendEnvelope(b, envID)
 	return append(b, "}\n\n"...)
-}
-
-// Usage returns what is known of the answer's tokens. It is meant for its end.
-func (j *Job) Usage() Usage {
-	r := &j.relay
-	f := r.total()
-	var u Usage
-	if f.prompt > 0 {
-		u.Prompt = new(f.prompt)
-	}
-	if f.hasCached {
-		u.Cached = new(f.cached)
-	}
-	n := fleet.Tokens(r.tokens())
-	if j.expect > 1 && r.counted > 0 {
-		n = fleet.Tokens(r.counted)
-	}
-	if n > 0 || j.finished() {
-		u.Generated = new(n)
-	}
-	return u
 }

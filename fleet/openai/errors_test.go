@@ -113,6 +113,79 @@ func TestServersOwnRefusalPasses(t *testing.T) {
 	}
 }
 
+// The refusal is of a request that the client did not make: it would not know what to
+// do with it.
+func TestRefusalToGoOnIsALostNode(t *testing.T) {
+	const own = `{"error":{"code":400,"message":"Cannot continue an assistant message that contains tool calls.","type":"invalid_request_error"}}`
+	refusals := map[string]error{
+		"400":               &fleet.RequestError{Reason: fleet.ReasonRefused, Message: "Cannot continue", Reply: &fleet.Reply{Status: 400, Body: []byte(own)}},
+		"500 of a template": &fleet.RequestError{Reason: fleet.ReasonRefused, Message: "Cannot continue with enable_thinking"},
+		"404":               &fleet.RequestError{Reason: fleet.ReasonDeclined, Message: "Cannot continue", Again: true, Reply: &fleet.Reply{Status: 404, Body: []byte(own)}},
+		"wrapped":           fmt.Errorf("run: %w", &fleet.RequestError{Reason: fleet.ReasonRefused, Reply: &fleet.Reply{Status: 400, Body: []byte(own)}}),
+	}
+	for name, err := range refusals {
+		j := mustParse(t, chatPath, stream(""), Options{})
+		request(t, j, nodeA)
+		feed(t, j, []string{delta(role)})
+		if got := j.ErrorFor(err); string(got.Body()) != string(ErrorFor(err).Body()) {
+			t.Errorf("%s, of the client's own request: got %s", name, got.Body())
+		}
+		feed(t, j, []string{content("hello")})
+		request(t, j, nodeB)
+		feed(t, j, []string{delta(role)})
+		e := j.ErrorFor(err)
+		if e.Code != "node_lost_unresumable" || !strings.Contains(e.Message, "no other server could go on") || *e.ShouldRetry != true {
+			t.Errorf("%s: got %s %q", name, e.Code, e.Message)
+		}
+		end := string(j.End(err))
+		if h := listen(t, end); h.faults != 1 || h.done != 0 || strings.Contains(end, "Cannot continue") {
+			t.Errorf("%s: got %s", name, end)
+		}
+
+		whole := mustParse(t, chatPath, `{"messages":[{"role":"user","content":"x"}]}`, Options{})
+		request(t, whole, nodeA)
+		feed(t, whole, []string{delta(role), content("hello")})
+		request(t, whole, nodeB)
+		if e := whole.ErrorFor(err); e.Status != 502 || e.Code != "node_lost" {
+			t.Errorf("%s, whole: got %d %s %q", name, e.Status, e.Code, e.Message)
+		}
+	}
+}
+
+func TestErrorInTheMiddleKeepsItsMessage(t *testing.T) {
+	for name, err := range map[string]*fleet.RequestError{
+		"full":             {Reason: fleet.ReasonOverloaded, Message: "the KV cache is full", Again: true},
+		"broken":           {Reason: fleet.ReasonBroken, Message: "the output has not the form", Again: true},
+		"broken, reply":    {Reason: fleet.ReasonBroken, Reply: &fleet.Reply{Status: 500, Body: []byte(`{"error":{"message":"the output has not the form"}}`)}},
+		"reply":            {Reason: fleet.ReasonRefused, Reply: &fleet.Reply{Status: 500, Body: []byte(`{"error":{"message":"no slot is left"}}`)}},
+		"reply of no JSON": {Reason: fleet.ReasonRefused, Message: "no slot is left", Reply: &fleet.Reply{Status: 500, Body: []byte(`error: x`)}},
+		"too long":         {Reason: fleet.ReasonTooLong, Message: "the context is full", Reply: &fleet.Reply{Status: 400, Body: []byte(`{"error":{"message":"x"}}`)}},
+	} {
+		want := err.Message
+		if want == "" {
+			want = ErrorFor(err).Message
+		}
+		for _, nodes := range []int{1, 2} {
+			j := mustParse(t, chatPath, stream(""), Options{})
+			for k := range nodes {
+				request(t, j, []fleet.Instance{nodeA, nodeB}[k])
+				feed(t, j, []string{delta(role), content("hello")})
+			}
+			end := string(j.End(err))
+			if h := listen(t, end); want == "" || h.faults != 1 || h.done != 0 || !strings.Contains(end, want) {
+				t.Errorf("%s, %d nodes: got %s, want %q in it", name, nodes, end, want)
+			}
+		}
+	}
+	j := mustParse(t, chatPath, stream(""), Options{})
+	request(t, j, nodeA)
+	feed(t, j, []string{content("hello")})
+	_, err := j.Take(fleet.Event{Kind: fleet.EventData, Data: []byte(`{"error":{"code":500,"message":"no slot is left"}}`)})
+	if end := string(j.End(err)); err == nil || !strings.Contains(end, "no slot is left") {
+		t.Errorf("an error event: %v, %s", err, end)
+	}
+}
+
 func TestErrorEndOfAStreamIsOneEvent(t *testing.T) {
 	j := mustParse(t, chatPath, stream(""), Options{})
 	request(t, j, nodeA)

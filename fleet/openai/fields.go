@@ -36,6 +36,7 @@ const (
 	fieldAddPrompt
 	fieldEcho
 
+	fieldStop
 	fieldGrammar
 	fieldJSONSchema
 	fieldGenerationPrompt
@@ -50,7 +51,7 @@ var fieldNames = [fields]string{
 	"n_predict", "max_completion_tokens", "max_tokens",
 	"stream", "stream_options", "return_progress", "timings_per_token", "sse_ping_interval", "verbose", "id_slot",
 	"continue_final_message", "add_generation_prompt", "echo",
-	"grammar", "json_schema", "generation_prompt", "reasoning_format",
+	"stop", "grammar", "json_schema", "generation_prompt", "reasoning_format",
 }
 
 func fieldOf(key []byte) field {
@@ -68,14 +69,16 @@ type document struct {
 	open     int // right after the opening brace
 	members  int // of the whole object
 	field    [fields]member
-	messages []message
+	messages int     // how many there are
+	last     message // the last of them: nobody asks for the others
 }
+
+// maxMessages bounds a conversation; no model remembers so many.
+const maxMessages = 1 << 16
 
 // message is one element of messages.
 type message struct {
-	span
-	open    int // right after its opening brace; 0: no object
-	members int
+	open int // right after its opening brace; 0: no object
 
 	role, content, reasoning, tools member
 }
@@ -105,8 +108,8 @@ func (d *document) read(body []byte) *Error {
 	s.enter('{')
 	d.open = s.i
 	for s.more('}') {
-		if twice := d.member(&s); twice != "" {
-			return invalid(twice, "duplicate_field", fmt.Sprintf("the field %q stands twice in one object", twice))
+		if err := d.member(&s); err != nil {
+			return err
 		}
 		d.members++
 	}
@@ -117,25 +120,29 @@ func (d *document) read(body []byte) *Error {
 	return d.check()
 }
 
-// member reads one member of the body; it returns the name of a field that came a
-// second time.
-func (d *document) member(s *scanner) (twice string) {
+// twice refuses a field that came a second time: two readers of it may disagree.
+func twice(name string) *Error {
+	return invalid(name, "duplicate_field", fmt.Sprintf("the field %q stands twice in one object", name))
+}
+
+// member reads one member of the body.
+func (d *document) member(s *scanner) *Error {
 	var buf [64]byte
 	s.peek()
 	m := member{key: s.i, ord: d.members}
 	f := fieldOf(name(s.key().of(s.b), &buf))
 	if f == noField {
 		s.value()
-		return ""
+		return nil
 	}
 	if d.field[f].ok() {
-		return fieldNames[f]
+		return twice(fieldNames[f])
 	}
 	if f == fieldMessages && s.peek() == '[' {
 		m.val.from = s.i
 		for s.enter('['); s.more(']'); {
-			if twice = d.message(s); twice != "" {
-				return twice
+			if err := d.message(s); err != nil {
+				return err
 			}
 		}
 		m.val.to = s.i
@@ -143,38 +150,33 @@ func (d *document) member(s *scanner) (twice string) {
 		m.val = s.value()
 	}
 	d.field[f] = m
-	return ""
+	return nil
 }
 
-func (d *document) message(s *scanner) (twice string) {
-	m := message{}
-	c := s.peek()
-	m.from = s.i
-	if c != '{' {
-		m.span = s.value()
-		d.messages = append(d.messages, m)
-		return ""
+// message reads the next element of messages into last.
+func (d *document) message(s *scanner) *Error {
+	if d.messages++; d.messages > maxMessages {
+		return invalid("messages", "too_many_messages", fmt.Sprintf("there are more than %d messages", maxMessages))
+	}
+	d.last = message{}
+	if s.peek() != '{' {
+		s.value()
+		return nil
 	}
 	s.enter('{')
-	m.open = s.i
+	d.last.open = s.i
 	var buf [64]byte
 	for s.more('}') {
-		s.peek()
-		at := member{key: s.i, ord: m.members}
 		key := name(s.key().of(s.b), &buf)
-		to := m.find(key)
+		to := d.last.find(key)
 		if to != nil && to.ok() {
-			return string(key)
+			return twice(string(key))
 		}
-		at.val = s.value()
-		if to != nil {
-			*to = at
+		if v := s.value(); to != nil {
+			to.val = v
 		}
-		m.members++
 	}
-	m.to = s.i
-	d.messages = append(d.messages, m)
-	return ""
+	return nil
 }
 
 func (m *message) find(key []byte) *member {
@@ -219,8 +221,14 @@ func isObject(v []byte) bool { return v[0] == '{' }
 func isBool(v []byte) bool   { return v[0] == 't' || v[0] == 'f' }
 func isWhole(v []byte) bool  { _, ok := whole(v); return ok }
 
+// longestNumber is more than anybody needs to write a number of tokens.
+const longestNumber = 64
+
 // whole reads a number that has no fraction, however it is written.
 func whole(v []byte) (int64, bool) {
+	if len(v) > longestNumber {
+		return 0, false
+	}
 	if n, err := strconv.ParseInt(string(v), 10, 64); err == nil {
 		return n, true
 	}
@@ -285,6 +293,19 @@ func (d *document) wantsUsage() bool {
 		}
 	}
 	return yes
+}
+
+// stops reports whether the client gave strings that end the answer.
+func (d *document) stops() bool {
+	if !d.given(fieldStop) {
+		return false
+	}
+	s := scanner{b: d.value(fieldStop)}
+	if s.peek() != '[' {
+		return string(s.b) != `""`
+	}
+	s.enter('[')
+	return s.more(']')
 }
 
 // prompts returns how many sequences the prompt of a completion asks for. Numbers

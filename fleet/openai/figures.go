@@ -6,17 +6,6 @@ import (
 	"github.com/slotfleet/slotfleet/fleet"
 )
 
-// Usage is what is known of an answer's tokens when it ended; nil: unknown.
-type Usage struct {
-	Prompt *fleet.Tokens // read by the first node that delivered something
-	Cached *fleet.Tokens // of these, found in its cache
-
-	// Generated are the tokens of all nodes. Of an answer that was cut short and
-	// whose server told no figures it is the number of chunks, which is at most
-	// the number of tokens.
-	Generated *fleet.Tokens
-}
-
 // figures are what one attempt's server said of its work.
 type figures struct {
 	prompt    fleet.Tokens // length of the prompt; 0: unknown

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"fmt"
 	"net/http"
 
 	"github.com/slotfleet/slotfleet/fleet"
@@ -37,15 +38,13 @@ type kind struct {
 	path   string // what the model server is asked
 	chat   bool   // messages in, deltas out; else a prompt in and text out
 	object string // of a whole answer
-	part   string // of a chunk
 }
 
 var (
 	chat = &kind{
-		path: "/v1/chat/completions", chat: true,
-		object: "chat.completion", part: "chat.completion.chunk",
+		path: "/v1/chat/completions", chat: true, object: "chat.completion",
 	}
-	completion = &kind{path: "/v1/completions", object: "text_completion", part: "text_completion"}
+	completion = &kind{path: "/v1/completions", object: "text_completion"}
 )
 
 // kinds are the paths served. /completions without /v1 is not among them: there
@@ -80,6 +79,9 @@ type Job struct {
 	relay relay
 }
 
+// maxModel bounds a model's name: it is kept by whoever counts or queues requests.
+const maxModel = 1 << 10
+
 // Parse reads a request. The body is kept, not copied. A non-nil error is an
 // [*Error]: 400 for a body that is wrong, 404 for a path that is not served.
 func Parse(path string, body []byte, o Options) (*Job, error) {
@@ -96,6 +98,9 @@ func Parse(path string, body []byte, o Options) (*Job, error) {
 	}
 	d := &j.doc
 	j.model, _ = d.text(fieldModel)
+	if len(j.model) > maxModel {
+		return nil, invalid("model", "too_long", fmt.Sprintf("the model's name is longer than %d bytes", maxModel))
+	}
 	if to, ok := o.Aliases[j.model]; ok && j.model != "" && to != j.model {
 		j.model, j.alias = to, true
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -74,6 +75,10 @@ func TestBodiesRefused(t *testing.T) {
 		{`{"max_tokens":1.5}`, "max_tokens", "a whole number"},
 		{`{"n_predict":1e400}`, "n_predict", "a whole number"},
 		{`{"stream_options":true}`, "stream_options", "an object"},
+		{`{"messages":[{"content":1,"content":2},{"role":"user"}]}`, "content", "twice"},
+		{`{"messages":[0` + strings.Repeat(",0", maxMessages) + `]}`, "messages", "more than 65536 messages"},
+		{`{"model":"` + strings.Repeat("m", maxModel+1) + `"}`, "model", "longer than 1024 bytes"},
+		{`{"max_tokens":1.` + strings.Repeat("0", 1<<20) + `}`, "max_tokens", "a whole number"},
 	} {
 		_, err := Parse(chatPath, []byte(x.body), Options{})
 		e, ok := errors.AsType[*Error](err)
@@ -84,6 +89,59 @@ func TestBodiesRefused(t *testing.T) {
 	if _, err := Parse("/nope", []byte("{}"), Options{}); ErrorFor(err).Status != 404 {
 		t.Errorf("an unknown path: %v", err)
 	}
+}
+
+func TestLongestOfEverythingIsTaken(t *testing.T) {
+	name := strings.Repeat(`\u00e9`, maxModel/2) // 1 KiB, in more than that
+	body := `{"model":"` + name + `","messages":[0` + strings.Repeat(",0", maxMessages-2) + `,{"role":"assistant","content":"last"}]}`
+	j := mustParse(t, chatPath, body, Options{})
+	if got := j.Want().Model; got != strings.Repeat("é", maxModel/2) {
+		t.Errorf("the model is %q", got)
+	}
+	if string(j.prefill.content) != "last" {
+		t.Errorf("the last message says %q", j.prefill.content)
+	}
+}
+
+// TestHostileBodiesTakeMemoryOfTheirSize reads bodies of 120 KB that are made to cost.
+// Their texts may be held decoded, a few times while they grow, and no more.
+func TestHostileBodiesTakeMemoryOfTheirSize(t *testing.T) {
+	const size = 120 << 10
+	many := func(s string) string { return strings.TrimSuffix(strings.Repeat(s, size/len(s)), ",") }
+	for name, x := range map[string]struct {
+		body  string
+		limit int
+	}{
+		"messages of nothing":     {`{"messages":[` + many("0,") + `]}`, 16 << 10},
+		"empty messages":          {`{"messages":[` + many("{},") + `]}`, 16 << 10},
+		"messages":                {`{"messages":[` + many(`{"role":"user","content":""},`) + `]}`, 16 << 10},
+		"unknown fields":          {`{` + many(`"":0,`) + `}`, 16 << 10},
+		"unknown, with escapes":   {`{` + many(`"\u0061":0,`) + `}`, 16 << 10},
+		"a long key":              {`{"` + many(`\u0061`) + `":0}`, 16 << 10},
+		"prompts":                 {`{"prompt":[` + many(`"",`) + `]}`, 16 << 10},
+		"stops":                   {`{"stop":[` + many(`"",`) + `]}`, 16 << 10},
+		"stream options":          {`{"stream_options":{` + many(`"":0,`) + `}}`, 16 << 10},
+		"a long number":           {`{"max_tokens":` + many(`9`) + `}`, 16 << 10},
+		"nested":                  {`{"a":[` + many(strings.Repeat("[", 100)+strings.Repeat("]", 100)+",") + `]}`, 16 << 10},
+		"white space":             {`{` + many(" ") + `"id_slot"` + many(" ") + `:1}`, 16 << 10},
+		"a last message to go on": {`{"messages":[{"role":"assistant","content":"` + many(`\n`) + `"}]}`, 6 * size},
+		"a model":                 {`{"model":"` + many(`\n`) + `"}`, 6 * size},
+		"a grammar":               {`{"grammar":"` + many(`\n`) + `"}`, 6 * size},
+	} {
+		got := allocated(func() { _, _ = Parse(chatPath, []byte(x.body), Options{}) }) - len(x.body)
+		if got > x.limit {
+			t.Errorf("%s: %d bytes allocated beside the body, want at most %d", name, got, x.limit)
+		}
+	}
+}
+
+// allocated returns how many bytes f allocates.
+func allocated(f func()) int {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return int(after.TotalAlloc - before.TotalAlloc)
 }
 
 func TestUnknownFieldsPassByteForByte(t *testing.T) {
@@ -209,7 +267,7 @@ func TestTextSurvives(t *testing.T) {
 }
 
 // extraRule matches the refusals that encoding/json does not know.
-var extraRule = regexp.MustCompile(`twice in one object|must be |too deep|key is not UTF-8|not a JSON object|byte order mark`)
+var extraRule = regexp.MustCompile(`twice in one object|must be |too deep|key is not UTF-8|more than \d+ messages|longer than|not a JSON object|byte order mark`)
 
 func FuzzParse(f *testing.F) {
 	for _, e := range captures(f) {

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"strconv"
 
 	"github.com/slotfleet/slotfleet/fleet"
 )
@@ -34,8 +35,9 @@ func (j *Job) Take(ev fleet.Event) (out []byte, err error) {
 	return r.out, nil
 }
 
+// broken is about what this server sent; another one may do better.
 func broken(message string) *fleet.RequestError {
-	return &fleet.RequestError{Reason: fleet.ReasonBroken, Message: message}
+	return &fleet.RequestError{Reason: fleet.ReasonBroken, Message: message, Again: true}
 }
 
 // serverFault is an error that came as an event. Links classify these; one that got
@@ -123,8 +125,6 @@ func (j *Job) noteUsage(c *chunk) {
 	}
 	if j.expect == 1 {
 		r.now.tokens = n
-	} else {
-		r.counted += n
 	}
 	j.keepFigures(c)
 }
@@ -159,45 +159,64 @@ func (j *Job) takeParts(c *chunk, counted bool) error {
 	finish := false
 	for i := range c.parts {
 		p := &c.parts[i]
-		if p.index < 0 || p.index >= maxChoices {
-			return broken("the server sent more answers than were asked for")
-		}
 		ch := r.at(p.index)
-		v := j.takePart(c, ch, p, counted)
-		if v == pass && p.finish.ok() {
+		changes := len(r.edits)
+		v, err := j.takePart(c, ch, p, counted)
+		if err != nil {
+			return err
+		}
+		switch {
+		case v == drop:
+			r.edits = r.edits[:changes]
+			if len(c.parts) > 1 {
+				j.empty(p)
+			}
+		case v == pass && p.finish.ok():
 			finish = true
 			j.takeFinish(c, ch, p, counted)
 		}
 		all = max(all, v)
+		if !j.streams {
+			if err := j.checkSize(); err != nil {
+				return err
+			}
+		}
 	}
-	if !j.streams {
+	if !j.streams || all != drop {
 		r.own(c)
-		return j.checkSize()
 	}
-	if all == drop {
-		return nil
+	if j.streams && all != drop {
+		j.order(c, all, finish)
 	}
-	r.own(c)
-	if len(c.parts) == 1 {
-		j.order(c, &r.choices[c.parts[0].index], all)
-		return nil
-	}
-	j.emit(c, finish)
 	return nil
 }
 
+// empty leaves nothing of a part that is dropped, should the chunk go out for the
+// sake of its others.
+func (j *Job) empty(p *part) {
+	r := &j.relay
+	at := len(r.scratch)
+	r.scratch = strconv.AppendInt(append(r.scratch, `{"finish_reason":null,"index":`...), p.index, 10)
+	if j.kind.chat {
+		r.scratch = append(r.scratch, `,"delta":{}}`...)
+	} else {
+		r.scratch = append(r.scratch, `,"logprobs":null,"text":""}`...)
+	}
+	r.edits.replace(p.at, r.scratch[at:])
+}
+
 // takePart takes what a chunk brings for one choice.
-func (j *Job) takePart(c *chunk, ch *choice, p *part, counted bool) verdict {
+func (j *Job) takePart(c *chunk, ch *choice, p *part, counted bool) (verdict, error) {
 	r := &j.relay
 	if ch.now.finished {
-		return drop
+		return drop, nil
 	}
 	begins := false
 	bare := !p.says() && !p.tools.ok() && !p.finish.ok() && !p.opaque
 	if p.role.ok() {
 		late := ch.now.role || ch.now.said || ch.now.opaque || ch.now.tools
 		if bare && late {
-			return drop
+			return drop, nil
 		}
 		if late {
 			r.edits.removeInner(c.data, p.role)
@@ -206,35 +225,39 @@ func (j *Job) takePart(c *chunk, ch *choice, p *part, counted bool) verdict {
 	}
 	kept := 0
 	if !j.streams {
-		kept = ch.assemble(c, p)
-		r.size += kept
+		var err error
+		if kept, err = ch.assemble(c, p); err != nil {
+			return drop, err
+		}
+		r.size += kept + ch.takeLogprobs(c, p)
 	}
 	if j.holds(c, ch, p) {
 		w := &ch.wait
 		w.on, w.chunks, w.size = true, w.chunks+1, w.size+kept
 		w.role = w.role || begins
-		return hold
+		return hold, nil
 	}
 	if !j.streams && ch.wait.on {
 		ch.takeWaiting()
 	}
 	if !j.takeText(c, ch, p) {
-		return drop
+		return drop, nil
 	}
 	ch.now.opaque = ch.now.opaque || p.opaque
 	ch.now.tools = ch.now.tools || p.tools.ok() || ch.wait.on
 	ch.now.said = ch.now.said || p.says()
 	if !p.says() && !p.tools.ok() && !p.opaque {
-		return pass
+		return pass, nil
 	}
 	r.now.text = true
 	r.count(j.expect, counted, 1)
-	return pass
+	return pass, nil
 }
 
 // count notes how many tokens the attempt generated for what is going out.
 func (r *relay) count(expect int, counted bool, chunks int64) {
-	if !counted || expect > 1 {
+	r.now.told = counted && expect == 1
+	if !r.now.told {
 		r.now.tokens += chunks
 		r.now.hasMs = false
 		return
@@ -255,40 +278,50 @@ func (j *Job) holds(c *chunk, ch *choice, p *part) bool {
 // chunk, because the node only repeated what it was given.
 func (j *Job) takeText(c *chunk, ch *choice, p *part) bool {
 	r := &j.relay
-	keep := !j.streams || j.blocked == "" && j.opts.Resume == ResumeOn
-	left := false
-	for _, t := range []struct {
-		at   span
-		to   *[]byte
-		n    *int
-		saw  *bool
-		sent []byte
-	}{
-		{p.reasoning, &ch.reasoning, &ch.now.reasoning, &r.now.sawReasoning, r.sent.reasoning},
-		{p.content, &ch.content, &ch.now.content, &r.now.sawContent, r.sent.content},
-	} {
-		if !hasText(t.at) {
-			continue
-		}
-		from := len(*t.to)
-		*t.to = appendText(*t.to, inside(t.at).of(c.data))
-		if !*t.saw && echoed((*t.to)[from:], t.sent) {
-			rest := (*t.to)[from+len(t.sent):]
-			*t.to = append((*t.to)[:from], rest...)
-			at := len(r.scratch)
-			r.scratch = appendString(r.scratch, (*t.to)[from:])
-			r.edits.replace(t.at, r.scratch[at:])
-		}
-		*t.saw = true
-		left = left || len(*t.to) > from
-		if !keep || r.size > maxText && j.streams {
-			r.full = r.full || keep
-			*t.to = (*t.to)[:from]
-		}
-		r.size += len(*t.to) - from
-		*t.n = len(*t.to)
+	left := !p.says() || p.finish.ok() || p.tools.ok()
+	if hasText(p.reasoning) {
+		text, more := j.record(c, p.reasoning, ch.reasoning, unless(r.now.sawReasoning, r.sent.reasoning))
+		ch.reasoning, ch.now.reasoning, r.now.sawReasoning = text, len(text), true
+		left = left || more
 	}
-	return left || !p.says() || p.finish.ok() || p.tools.ok()
+	if hasText(p.content) {
+		text, more := j.record(c, p.content, ch.content, unless(r.now.sawContent, r.sent.content))
+		ch.content, ch.now.content, r.now.sawContent = text, len(text), true
+		left = left || more
+	}
+	return left
+}
+
+// record appends to text what the string at a place of the chunk says, if texts are
+// kept. An echo of sent is cut, there too. more: something is left of the string.
+func (j *Job) record(c *chunk, at span, text, sent []byte) (_ []byte, more bool) {
+	r := &j.relay
+	from := len(text)
+	text = appendText(text, inside(at).of(c.data))
+	if echoed(text[from:], sent) {
+		text = append(text[:from], text[from+len(sent):]...)
+		scratch := len(r.scratch)
+		r.scratch = appendString(r.scratch, text[from:])
+		r.edits.replace(at, r.scratch[scratch:])
+	}
+	more = len(text) > from
+	switch {
+	case j.streams && (j.blocked != "" || j.opts.Resume != ResumeOn):
+		text = text[:from]
+	case j.streams && r.size > maxText:
+		r.full = true
+		text = text[:from]
+	}
+	r.size += len(text) - from
+	return text, more
+}
+
+// unless returns what was sent, which only the first text can be an echo of.
+func unless(saw bool, sent []byte) []byte {
+	if saw {
+		return nil
+	}
+	return sent
 }
 
 // longestPiece is more bytes than one token brings.
@@ -309,10 +342,7 @@ func (j *Job) takeFinish(c *chunk, ch *choice, p *part, counted bool) {
 	if counted {
 		r.count(j.expect, true, 0)
 	} else {
-		r.now.tokens += ch.wait.chunks
-	}
-	if j.expect > 1 && counted && !c.usage.ok() && !j.usage && j.streams {
-		r.counted += r.cur.predicted
+		r.now.tokens += ch.wait.chunks + j.endToken(ch, p.finish.of(c.data))
 	}
 	if c.usage.ok() {
 		j.noteUsage(c)
@@ -322,22 +352,39 @@ func (j *Job) takeFinish(c *chunk, ch *choice, p *part, counted bool) {
 	}
 	if !j.streams {
 		ch.finish = append(ch.finish[:0], p.finish.of(c.data)...)
+		r.size += len(ch.finish)
 	}
 }
 
-// order writes a chunk of one choice, behind those of it that wait.
-func (j *Job) order(c *chunk, ch *choice, v verdict) {
+// endToken is how many tokens a finish adds to the figure that came with the last
+// text, until the usage chunk says it, which may be lost with its node. A finish of
+// "stop" is an end token, which the server counts and no text chunk has: one. With a
+// stop string it may as well be the last text that ended the answer, and where text
+// is counted by its chunks the figure is none: then nothing is added to what is known.
+func (j *Job) endToken(ch *choice, finish []byte) int64 {
+	if j.relay.now.told && ch.wait.chunks == 0 && string(finish) == `"stop"` && !j.doc.stops() {
+		return 1
+	}
+	return 0
+}
+
+// order writes a chunk behind what waits of its choices, or lets it wait too: then it
+// has only one.
+func (j *Job) order(c *chunk, v verdict, finish bool) {
 	r := &j.relay
 	if v == hold {
+		ch := &r.choices[c.parts[0].index]
 		kept := r.out
 		r.out = ch.wait.events
 		j.emit(c, false)
 		ch.wait.events, r.out = r.out, kept
 		return
 	}
-	if ch.wait.on {
-		r.out = append(r.out, ch.wait.events...)
-		ch.wait = waiting{}
+	for i := range c.parts {
+		if ch := &r.choices[c.parts[i].index]; ch.wait.on {
+			r.out = append(r.out, ch.wait.events...)
+			ch.wait = waiting{}
+		}
 	}
-	j.emit(c, c.parts[0].finish.ok())
+	j.emit(c, finish)
 }

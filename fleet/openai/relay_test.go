@@ -56,12 +56,12 @@ func TestStaleTimingsOfProgressAreIgnored(t *testing.T) {
 }
 
 func TestRubbishIsBrokenOutput(t *testing.T) {
-	for _, ev := range []string{`[]`, `"x"`, `{`, `{"choices":[1]}`, `{"choices":[{"index":-1,"delta":{}}]}`, `{"choices":[{"index":999999,"delta":{}}]}`, `hello`} {
+	for _, ev := range []string{`[]`, `"x"`, `{`, `{"choices":[1]}`, `{"choices":[{"index":-1,"delta":{}}]}`, `{"choices":[{"index":999999,"delta":{}}]}`, `{"choices":[{"index":128,"delta":{}}]}`, `hello`} {
 		j := mustParse(t, chatPath, stream(""), Options{})
 		request(t, j, nodeA)
 		_, err := j.Take(fleet.Event{Kind: fleet.EventData, Data: []byte(ev)})
-		if r, ok := errors.AsType[*fleet.RequestError](err); !ok || r.Reason != fleet.ReasonBroken {
-			t.Errorf("%s: %v", ev, err)
+		if r, ok := errors.AsType[*fleet.RequestError](err); !ok || r.Reason != fleet.ReasonBroken || !r.Again {
+			t.Errorf("%s: got %v, want broken output that another server is asked for", ev, err)
 		}
 	}
 	j := mustParse(t, chatPath, stream(""), Options{})
@@ -81,12 +81,94 @@ func TestNothingFollowsTheFinish(t *testing.T) {
 	}
 }
 
+func TestNothingFollowsTheFinishOfOneOfTwo(t *testing.T) {
+	for _, x := range []struct{ path, end, both, want string }{
+		{
+			chatPath,
+			`{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`,
+			`{"choices":[{"index":0,"delta":{"role":"assistant","content":"again"},"finish_reason":"stop"}, {"index":1,"delta":{"content":"x"}}]}`,
+			`{"choices":[{"finish_reason":null,"index":0,"delta":{}}, {"index":1,"delta":{"content":"x"}}]}`,
+		},
+		{
+			"/v1/completions",
+			`{"choices":[{"index":1,"text":"","finish_reason":"stop"}]}`,
+			`{"choices":[{"index":0,"text":"x"},{"index":1,"text":"again"}]}`,
+			`{"choices":[{"index":0,"text":"x"},{"finish_reason":null,"index":1,"logprobs":null,"text":""}]}`,
+		},
+	} {
+		j := mustParse(t, x.path, stream(`,"n":2,"prompt":"p"`), Options{})
+		request(t, j, nodeA)
+		feed(t, j, []string{x.end})
+		if got, want := feed(t, j, []string{x.both}), "data: "+x.want+"\n\n"; got != want {
+			t.Errorf("\n got %s\nwant %s", got, want)
+		}
+	}
+}
+
+func TestChunkOfTwoComesBehindWhatWaits(t *testing.T) {
+	j := mustParse(t, chatPath, stream(`,"n":2`), Options{})
+	request(t, j, nodeA)
+	out := feed(t, j, []string{delta(role), toolCall("{}")})
+	out += feed(t, j, []string{`{"choices":[{"index":0,"delta":{"content":"late"}},{"index":1,"delta":{"content":"x"}}]}`})
+	if call, late := strings.Index(out, "tool_calls"), strings.Index(out, "late"); call < 0 || late < call {
+		t.Errorf("got %s, want the tool call and then what came after it", out)
+	}
+}
+
+func TestAnswerUnderAnotherNumberIsNotTakenForWhole(t *testing.T) {
+	for _, streams := range []bool{false, true} {
+		j := mustParse(t, chatPath, fmt.Sprintf(`{"messages":[{"role":"user","content":"x"}],"stream":%t}`, streams), Options{})
+		request(t, j, nodeA)
+		feed(t, j, []string{
+			`{"id":"a","choices":[{"index":1,"delta":{"role":"assistant","content":"hello"}}]}`,
+			`{"id":"a","choices":[{"index":1,"delta":{},"finish_reason":"stop"}]}`,
+		})
+		if n, _ := j.Needs(); n.Done {
+			t.Errorf("stream %t: Needs = %+v, want that the answer is not done", streams, n)
+		}
+		if end := string(j.End(nil)); !strings.Contains(end, `"error"`) {
+			t.Errorf("stream %t: got %s, want an error end", streams, end)
+		}
+	}
+}
+
 func TestChunksOfSeveralLinesBecomeOne(t *testing.T) {
 	j := mustParse(t, chatPath, stream(""), Options{})
 	request(t, j, nodeA)
 	out := feed(t, j, []string{"{\n\"choices\": [\r\n{\"index\":0,\"delta\":{\"content\":\"a\"}}]}"})
 	if h := listen(t, out); h.content[0] != "a" {
 		t.Errorf("got %q", out)
+	}
+}
+
+// The work must be of one order with the chunk: at a step of all that is left for each
+// line end, 8 MiB of them would not come to an end.
+func TestChunkOfLineEndsIsOnePass(t *testing.T) {
+	j := mustParse(t, chatPath, stream(""), Options{})
+	request(t, j, nodeA)
+	out := feed(t, j, []string{`{"choices":[{"index":0,"delta":{"content":"a"}}]` + strings.Repeat("\n\r", 4<<20) + `}`})
+	if want := 8 << 20; strings.Count(out, " ") < want || strings.Count(out, "\n") != 2 {
+		t.Errorf("got %d spaces and %d line ends", strings.Count(out, " "), strings.Count(out, "\n"))
+	}
+}
+
+func TestChoicesInAChunkAreBounded(t *testing.T) {
+	j := mustParse(t, chatPath, stream(`,"n":128`), Options{})
+	request(t, j, nodeA)
+	take := func(n int) error {
+		ev := `{"choices":[` + strings.TrimSuffix(strings.Repeat(`{"delta":{"content":"a"}},`, n), ",") + `]}`
+		_, err := j.Take(fleet.Event{Kind: fleet.EventData, Data: []byte(ev)})
+		return err
+	}
+	if err := take(maxChoices); err != nil {
+		t.Errorf("%d: %v", maxChoices, err)
+	}
+	r, ok := errors.AsType[*fleet.RequestError](take(1 << 16))
+	if !ok || r.Reason != fleet.ReasonBroken || !r.Again {
+		t.Errorf("got %v, want broken output", r)
+	}
+	if n := cap(j.relay.chunk.parts); n > 2*maxChoices {
+		t.Errorf("room for %d parts is kept, want %d at most", n, 2*maxChoices)
 	}
 }
 
@@ -288,7 +370,6 @@ func FuzzTake(f *testing.F) {
 				}
 			}
 			_, _ = j.Needs()
-			_ = j.Usage()
 			if end := j.End(nil); j.Streams() {
 				checkEvents(t, end)
 			} else if !json.Valid(end) {

@@ -31,11 +31,8 @@ type prefill struct {
 // the content, unless only reasoning is there.
 func (j *Job) readPrefill() (p prefill) {
 	d := &j.doc
-	if !j.kind.chat || len(d.messages) == 0 {
-		return p
-	}
-	last := &d.messages[len(d.messages)-1]
-	if !last.is(d.body, "assistant") {
+	last := &d.last
+	if !j.kind.chat || !last.is(d.body, "assistant") {
 		return p
 	}
 	var odd, odd2 bool
@@ -251,7 +248,7 @@ func (j *Job) writeMessage(w *writer, content, reasoning []byte) {
 	}
 	j.relay.sent = sent{content: content, reasoning: reasoning}
 	var m []byte
-	if len(j.doc.messages) > 0 {
+	if j.doc.messages > 0 {
 		m = append(m, ',')
 	}
 	m = appendString(append(m, `{"role":"assistant","content":`...), content)
@@ -273,7 +270,7 @@ func beforeThinkEnd(reasoning []byte) []byte {
 func (j *Job) writePrefill(w *writer, content, reasoning []byte) {
 	p := &j.prefill
 	var add []byte
-	last := &j.doc.messages[len(j.doc.messages)-1]
+	last := &j.doc.last
 	put := func(m member, name string, text []byte) {
 		if m.ok() {
 			w.edits.replace(m.val, appendString(nil, text))

@@ -125,9 +125,6 @@ func TestThreeNodesGiveOneAnswer(t *testing.T) {
 	if last["prompt_n"] != 19.0 || last["predicted_n"] != 7.0 || last["predicted_ms"] != 70.0 || last["predicted_per_token_ms"] != 17.5 {
 		t.Errorf("timings = %v", last)
 	}
-	if u := j.Usage(); *u.Prompt != 20 || *u.Cached != 1 || *u.Generated != 7 {
-		t.Errorf("Usage = %d %d %d", *u.Prompt, *u.Cached, *u.Generated)
-	}
 }
 
 func TestBudgetKeepsOneField(t *testing.T) {
@@ -172,6 +169,51 @@ func TestFullBudgetEndsWithLength(t *testing.T) {
 	h := listen(t, out+string(j.End(nil)))
 	if h.finish[0] != "length" || h.done != 1 || len(h.usage) != 1 || h.usage[0]["completion_tokens"] != 3.0 || len(h.envelopes) != 1 {
 		t.Errorf("got %s", h.raw)
+	}
+}
+
+// A node may die between the finish and the usage chunk, whose figure counts the
+// end token too.
+func TestEndTokenIsCountedWithoutTheUsageChunk(t *testing.T) {
+	for _, x := range []struct {
+		name, fields, finish string
+		last                 string // of the text
+		want                 float64
+	}{
+		{"stop", ``, "stop", counted(content("b"), 5, 2), 3},
+		{"no stop strings", `,"stop":[]`, "stop", counted(content("b"), 5, 2), 3},
+		{"an empty stop string", `,"stop":""`, "stop", counted(content("b"), 5, 2), 3},
+		{"no stop string", `,"stop":null`, "stop", counted(content("b"), 5, 2), 3},
+		{"length", ``, "length", counted(content("b"), 5, 2), 2},
+		{"maybe a stop string", `,"stop":["."]`, "stop", counted(content("b"), 5, 2), 2},
+		{"maybe the stop string", `,"stop":"."`, "stop", counted(content("b"), 5, 2), 2},
+		{"text without figures", ``, "stop", content("b"), 2},
+	} {
+		for _, streams := range []bool{true, false} {
+			body := fmt.Sprintf(`{"messages":[{"role":"user","content":"x"}],"stream":%t,"stream_options":{"include_usage":true}%s}`, streams, x.fields)
+			j := mustParse(t, chatPath, body, Options{})
+			request(t, j, nodeA)
+			out := feed(t, j, []string{delta(role), counted(content("a"), 5, 1), x.last, finishChunk(x.finish)})
+			if n, err := j.Needs(); !n.Done || err != nil {
+				t.Fatalf("%s: Needs = %+v, %v", x.name, n, err)
+			}
+			out += string(j.End(nil))
+			var got any
+			if streams {
+				got = listen(t, out).usage[0]["completion_tokens"]
+			} else {
+				got = decode(t, out)["usage"].(map[string]any)["completion_tokens"]
+			}
+			if got != x.want {
+				t.Errorf("%s, stream %t: completion_tokens %v, want %v", x.name, streams, got, x.want)
+			}
+		}
+	}
+	j := mustParse(t, chatPath, stream(`,"stream_options":{"include_usage":true}`), Options{})
+	request(t, j, nodeA)
+	out := feed(t, j, []string{delta(role), counted(content("a"), 5, 1), finishChunk("stop"), usageChunk(5, 2)}) + string(j.End(nil))
+	if h := listen(t, out); len(h.usage) != 1 || h.usage[0]["completion_tokens"] != 2.0 || j.relay.tokens() != 2 {
+		t.Errorf("with the usage chunk %d tokens were counted, want 2: %s", j.relay.tokens(), out)
 	}
 }
 
@@ -233,6 +275,25 @@ func TestEchoOfWhatWasSentIsCut(t *testing.T) {
 	out += feed(t, j, []string{delta(role), content(long + "ld, it's"), content(" me"), finishChunk("stop")}) + string(j.End(nil))
 	if h := listen(t, out); h.content[0] != long+"ld, it's me" {
 		t.Errorf("got %q", h.content[0])
+	}
+	// Only the first that a node sends is one.
+	j = mustParse(t, chatPath, stream(""), Options{})
+	request(t, j, nodeA)
+	out = feed(t, j, []string{delta(role), content(long)})
+	request(t, j, nodeB)
+	out += feed(t, j, []string{delta(role), content("."), content(long), finishChunk("stop")}) + string(j.End(nil))
+	if h := listen(t, out); h.content[0] != long+"."+long {
+		t.Errorf("got %q", h.content[0])
+	}
+	// Of two parts in one chunk, the one that is nothing else is emptied.
+	j = mustParse(t, chatPath, stream(""), Options{})
+	request(t, j, nodeA)
+	out = feed(t, j, []string{delta(role), content(long)})
+	request(t, j, nodeB)
+	out += feed(t, j, []string{`{"choices":[{"delta":{"role":"assistant","content":"` + long + `"}},{"delta":{"content":"ld"}}],` + env})
+	out += feed(t, j, []string{finishChunk("stop")}) + string(j.End(nil))
+	if h := listen(t, out); h.content[0] != long+"ld" || h.roles[0] != 1 {
+		t.Errorf("got %s", out)
 	}
 	// A model that repeats itself is not an echo, in however few tokens.
 	for _, once := range []string{"ha", "          ", strings.Repeat("-", 100)} {

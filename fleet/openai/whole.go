@@ -3,6 +3,8 @@ package openai
 import (
 	"bytes"
 	"strconv"
+
+	"github.com/slotfleet/slotfleet/fleet"
 )
 
 // call is a tool call of a whole answer.
@@ -12,11 +14,13 @@ type call struct {
 	arguments      []byte
 }
 
-// assemble keeps what a part brings for a whole answer, besides the text that does
-// not wait. It returns how many bytes that is.
-func (ch *choice) assemble(c *chunk, p *part) (size int) {
+// assemble keeps what a part brings for a whole answer, besides logprobs and the
+// text that does not wait. It returns how many bytes that is.
+func (ch *choice) assemble(c *chunk, p *part) (size int, err error) {
 	if p.tools.ok() {
-		size += ch.takeCalls(p.tools.of(c.data))
+		if size, err = ch.takeCalls(p.tools.of(c.data)); err != nil {
+			return 0, err
+		}
 	}
 	if w := &ch.wait; (w.on || p.tools.ok()) && !p.finish.ok() {
 		before := len(w.content) + len(w.reasoning)
@@ -28,18 +32,26 @@ func (ch *choice) assemble(c *chunk, p *part) (size int) {
 		}
 		size += len(w.content) + len(w.reasoning) - before
 	}
+	return size, nil
+}
+
+// takeLogprobs keeps those of a part for a whole answer, and returns how many bytes
+// they are.
+func (ch *choice) takeLogprobs(c *chunk, p *part) (size int) {
 	if !p.logprobs.ok() {
-		return size
+		return 0
 	}
 	list := contentOf(p.logprobs.of(c.data))
 	if len(list) == 0 {
-		return size
+		return 0
 	}
-	if len(ch.logprobs) > 0 {
+	before := len(ch.logprobs)
+	if before > 0 {
 		ch.logprobs = append(ch.logprobs, ',')
 	}
 	ch.logprobs = append(ch.logprobs, list...)
-	return size + len(list)
+	ch.now.logprobs = len(ch.logprobs)
+	return len(ch.logprobs) - before
 }
 
 // takeWaiting adds the text that waited to that of the choice. The calls stay where
@@ -67,21 +79,26 @@ func contentOf(v []byte) []byte {
 }
 
 // takeCalls adds a list of tool-call deltas and returns how many bytes they hold.
-func (ch *choice) takeCalls(list []byte) (size int) {
+func (ch *choice) takeCalls(list []byte) (size int, err error) {
 	s := scanner{b: list}
 	for s.enter('['); s.more(']'); {
 		if s.peek() != '{' {
 			s.value()
 			continue
 		}
-		size += ch.takeCall(&s)
+		n, ok := ch.takeCall(&s)
+		if !ok {
+			return 0, broken("the server sent too many tool calls; try again")
+		}
+		size += n
 	}
-	return size
+	return size, nil
 }
 
 // takeCall adds one delta. Its index says which call it is of; without one it is
-// of the last, or of a new one if it has an id.
-func (ch *choice) takeCall(s *scanner) int {
+// of the last, or of a new one if it has an id. It returns how many bytes it holds;
+// not ok: there are too many calls already.
+func (ch *choice) takeCall(s *scanner) (size int, ok bool) {
 	from := s.i
 	d := call{index: -1}
 	var buf [64]byte
@@ -105,13 +122,16 @@ func (ch *choice) takeCall(s *scanner) int {
 		}
 	}
 	to := ch.call(d.index, len(d.id) > 0)
+	if to == nil {
+		return 0, false
+	}
 	to.id = append(to.id, d.id...)
 	to.name = append(to.name, d.name...)
 	to.arguments = append(to.arguments, d.arguments...)
 	if len(d.kind) > 0 {
 		to.kind = d.kind
 	}
-	return s.i - from
+	return s.i - from, true
 }
 
 func (d *call) takeFunction(s *scanner) {
@@ -135,6 +155,8 @@ func textOf(v []byte) []byte {
 	return appendText(nil, v[1:len(v)-1])
 }
 
+// call returns the call of an index, which below 0 is not known; nil: it would be one
+// too many.
 func (ch *choice) call(index int64, isNew bool) *call {
 	n := len(ch.wait.calls)
 	if index < 0 {
@@ -143,19 +165,25 @@ func (ch *choice) call(index int64, isNew bool) *call {
 		}
 		index = int64(n)
 	}
-	for k := range ch.wait.calls {
+	for k := n - 1; k >= 0; k-- { // most are of the last
 		if ch.wait.calls[k].index == index {
 			return &ch.wait.calls[k]
 		}
+	}
+	if n == maxCalls {
+		return nil
 	}
 	ch.wait.calls = append(ch.wait.calls, call{index: index})
 	return &ch.wait.calls[n]
 }
 
-// checkSize bounds what a whole answer holds.
+// checkSize bounds what a whole answer holds. Another server's would be as long.
 func (j *Job) checkSize() error {
 	if j.relay.size > maxText {
-		return broken("the answer grew beyond 16 MiB; ask for a stream, or for fewer tokens")
+		return &fleet.RequestError{
+			Reason:  fleet.ReasonBroken,
+			Message: "the answer grew beyond 16 MiB; ask for a stream, or for fewer tokens",
+		}
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -43,9 +44,6 @@ func TestWholeAnswerIsWhatTheServerGives(t *testing.T) {
 			}
 			if got != want {
 				t.Errorf("%s/%s:\n got %s\nwant %s", file, x.whole, got, want)
-			}
-			if n := j.Usage().Generated; n == nil || *n < 8 {
-				t.Errorf("%s/%s: Usage().Generated = %v", file, x.whole, n)
 			}
 		}
 	}
@@ -235,6 +233,65 @@ func TestWholeAnswerIsBounded(t *testing.T) {
 	}
 	if e := ErrorFor(err); err == nil || e.Status != 502 || n != 17 {
 		t.Errorf("after %d MiB: %v", n, err)
+	}
+	if r, ok := errors.AsType[*fleet.RequestError](err); !ok || r.Again {
+		t.Errorf("got %v, want that no other server is asked for as much", err)
+	}
+}
+
+func TestWholeAnswerIsBoundedWithinAChunk(t *testing.T) {
+	const parts = 40
+	j := mustParse(t, chatPath, fmt.Sprintf(`{"messages":[],"n":%d}`, parts), Options{})
+	request(t, j, nodeA)
+	text := strings.Repeat("x", 1<<20)
+	list := make([]string, parts)
+	for k := range list {
+		list[k] = fmt.Sprintf(`{"index":%d,"delta":{"content":"%s"}}`, k, text)
+	}
+	_, err := j.Take(fleet.Event{Kind: fleet.EventData, Data: []byte(`{"choices":[` + strings.Join(list, ",") + `]}`)})
+	if n := len(j.relay.choices); err == nil || n > 17 {
+		t.Errorf("%d of %d parts of 1 MiB were taken: %v", n, parts, err)
+	}
+}
+
+func TestWholeToolCallsAreBounded(t *testing.T) {
+	for _, calls := range []int{maxCalls, maxCalls + 1, 80000} {
+		j := mustParse(t, chatPath, `{"messages":[{"role":"user","content":"x"}]}`, Options{})
+		request(t, j, nodeA)
+		list := make([]string, calls)
+		for k := range list {
+			list[k] = fmt.Sprintf(`{"index":%d}`, k)
+		}
+		data := delta(`{"tool_calls":[` + strings.Join(list, ",") + `]}`)
+		_, err := j.Take(fleet.Event{Kind: fleet.EventData, Data: []byte(data)})
+		if n := len(j.relay.choices[0].wait.calls); n > maxCalls || n < min(calls, maxCalls) {
+			t.Errorf("of %d calls %d are kept, want at most %d", calls, n, maxCalls)
+		}
+		r, ok := errors.AsType[*fleet.RequestError](err)
+		if broke := ok && r.Reason == fleet.ReasonBroken && r.Again; broke != (calls > maxCalls) {
+			t.Errorf("%d calls: %v", calls, err)
+		}
+	}
+}
+
+func TestBrokenChunkLeavesNothingInAWholeAnswer(t *testing.T) {
+	j := mustParse(t, chatPath, `{"messages":[],"n":2,"logprobs":true}`, Options{})
+	request(t, j, nodeA)
+	const probs = `"logprobs":{"content":[{"token":"a"}]}`
+	calls := strings.Repeat(`{"id":"c"},`, maxCalls) + `{"id":"c"}`
+	bad := `{"choices":[{"index":0,"delta":{"content":"a"},` + probs + `},{"index":1,"delta":{"tool_calls":[` + calls + `]}}]}`
+	if _, err := j.Take(fleet.Event{Kind: fleet.EventData, Data: []byte(bad)}); err == nil {
+		t.Fatal("too many calls were taken")
+	}
+	request(t, j, nodeB)
+	feed(t, j, []string{
+		`{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop",` + probs + `}]}`,
+		`{"choices":[{"index":1,"delta":{"content":"b"},"finish_reason":"stop"}]}`,
+	})
+	want := `{"choices":[{"finish_reason":"stop","index":0,"message":{"role":"assistant","content":"a"},"logprobs":{"content":[{"token":"a"}]}},` +
+		`{"finish_reason":"stop","index":1,"message":{"role":"assistant","content":"b"}}],"object":"chat.completion"}`
+	if got := string(j.End(nil)); got != want {
+		t.Errorf("\n got %s\nwant %s", got, want)
 	}
 }
 
