@@ -16,8 +16,14 @@ import (
 // account is what is told of a request when it ended.
 type account struct {
 	fleet.Record
-	began time.Time
-	asked string // the model's name as the client said it; never told
+	began   time.Time
+	asked   string // the model's name as the client said it; never told
+	settled bool
+}
+
+// unread accounts for a request that did not come to the fleet.
+func (a *account) unread(err error) {
+	a.Outcome, a.Reason = fleet.OutcomeRefused, refusal(err)
 }
 
 // unplaced accounts for a request that got no lane.
@@ -42,8 +48,21 @@ func refusal(err error) fleet.Reason {
 	return reasonBadRequest
 }
 
+// reasonInternal is that of requests which a fault of this program ended.
+const reasonInternal fleet.Reason = "internal"
+
+// interrupted accounts for a request that nobody did account for: it panics.
+func (a *account) interrupted(r *http.Request, l lease) {
+	if a.settled {
+		return
+	}
+	a.Outcome, a.Reason = fleet.OutcomeBroken, reasonInternal
+	a.settle(r, l)
+}
+
 // settle tells metrics, access log and placeholders.
 func (a *account) settle(r *http.Request, l lease) {
+	a.settled = true
 	if a.Model == "" && a.asked != "" {
 		a.Model = served(l.manager.Models(l.Applied), a.asked)
 	}
@@ -57,9 +76,7 @@ func (a *account) settle(r *http.Request, l lease) {
 			extra.Set(f)
 		}
 	}
-	if repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
-		a.publish(repl)
-	}
+	a.publish(r)
 }
 
 // fields are those of the access log. What is unknown is absent.
@@ -85,7 +102,13 @@ func (a *account) fields() []zap.Field {
 	return f
 }
 
-func (a *account) publish(repl *caddy.Replacer) {
+// publish sets the placeholders. Those of a whole answer are there before its header
+// is written, which may name its node.
+func (a *account) publish(r *http.Request) {
+	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if !ok {
+		return
+	}
 	repl.Set("http.fleet.node", a.Node)
 	repl.Set("http.fleet.model", a.Model)
 	repl.Set("http.fleet.outcome", string(a.Outcome))

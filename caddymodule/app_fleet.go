@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -42,13 +43,18 @@ type FleetApp struct {
 	// least 15s, and 120s while that is unknown (`auto` in a Caddyfile).
 	Stall caddy.Duration `json:"stall,omitempty"`
 
+	// The memory in bytes for the bodies of all requests together, packed and unpacked.
+	// A request that finds none left is answered 503 `overloaded`. At most 1 TiB.
+	// Default: 1073741824 (1 GiB).
+	Buffer int64 `json:"buffer,omitempty"`
+
 	// How requests wait for a free lane.
 	Queue *Queue `json:"queue,omitempty"`
 
 	run *fleetRun
 }
 
-// Queue bounds waiting.
+// Queue says how requests wait.
 type Queue struct {
 	// How many requests may wait. One more is answered 503 `overloaded`.
 	// Default: 512.
@@ -57,6 +63,12 @@ type Queue struct {
 	// How long a request may wait for a lane, and how long an outage of everything
 	// that serves its model is waited out. Default: 60s.
 	Timeout caddy.Duration `json:"timeout,omitempty"`
+
+	// How long a stream may be silent before a comment tells its client that it lives:
+	// while it waits for a lane or is prepared, while a tool call is held, while it
+	// moves. The first comment sends the status 200; an error after it is an error
+	// event. Negative: never. Default: 15s.
+	Ping caddy.Duration `json:"ping,omitempty"`
 }
 
 // CaddyModule returns the Caddy module information.
@@ -90,6 +102,8 @@ func (a *FleetApp) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
+	a.run.buffer = cmp.Or(a.Buffer, defaultBuffer)
+	a.run.ping = max(0, cmp.Or(time.Duration(a.queue().Ping), defaultPing))
 	a.run.policy = a.policy(nodes)
 	a.run.policy.Log = ctx.Slogger()
 	a.run.policy.Observer = s.fleet
@@ -107,6 +121,9 @@ func (a *FleetApp) check() error {
 		}
 	}
 	q := a.queue()
+	if a.Buffer < 0 || a.Buffer > maxSize {
+		return fmt.Errorf("buffer %d: want a number of bytes from 1 to %d (1 TiB)", a.Buffer, int64(maxSize))
+	}
 	if a.PoolHigh < 0 || a.Attempts < 0 || a.Retry < 0 || a.Stall < 0 || q.Requests < 0 || q.Timeout < 0 {
 		return errors.New("pool_high, retry, attempts, stall and the queue's limits cannot be negative")
 	}

@@ -27,7 +27,7 @@ import (
 // then. It is not read again after that: each read sets a deadline on the
 // connection (Caddy's own, read_body_idle), and the one set by a read after the end
 // would stand and cut the answer.
-func readBody(p *reply, r *http.Request, limit int64, timeout time.Duration) ([]byte, error) {
+func readBody(p *reply, r *http.Request, limit int64, timeout time.Duration, mem *share) ([]byte, error) {
 	unpack, err := unpacker(r.Header.Get("Content-Encoding"))
 	if err != nil {
 		return nil, err
@@ -37,21 +37,63 @@ func readBody(p *reply, r *http.Request, limit int64, timeout time.Duration) ([]
 	}
 	// Not every writer has deadlines; those of the server remain.
 	_ = p.rc.SetReadDeadline(time.Now().Add(timeout))
-	var raw bytes.Buffer
-	raw.Grow(int(min(max(r.ContentLength, 0), 1<<20)) + bytes.MinRead)
-	_, err = raw.ReadFrom(http.MaxBytesReader(p.w, r.Body, limit))
+	raw, err := readAll(http.MaxBytesReader(p.w, r.Body, limit), r.ContentLength, limit, mem)
 	if err != nil {
 		return nil, bodyError(r, err, limit, timeout)
 	}
 	_ = p.rc.SetReadDeadline(time.Time{})
 	if unpack == nil {
-		return raw.Bytes(), nil
+		return raw, nil
 	}
-	return unpack(raw.Bytes(), limit)
+	return unpack(raw, limit, mem)
+}
+
+// firstStep is how much memory a body of unknown length gets at first.
+const firstStep = 64 << 10
+
+// readAll reads r to its end, at most limit bytes, into memory that is set aside
+// before it is allocated: size bytes, or if that is not known (-1) a step at a time,
+// each as large as all before it.
+func readAll(r io.Reader, size, limit int64, mem *share) ([]byte, error) {
+	step := size
+	if size < 0 {
+		step = mem.atMost(min(firstStep, limit))
+	}
+	var body, next []byte
+	for {
+		if err := mem.grow(step); err != nil {
+			return nil, err
+		}
+		body = append(append(make([]byte, 0, int64(len(body))+step), body...), next...)
+		for len(body) < cap(body) {
+			n, err := r.Read(body[len(body):cap(body)])
+			body = body[:len(body)+n]
+			if err == io.EOF {
+				return body, nil
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+		next = make([]byte, 1) // there is more, or an end that did not come with the last bytes
+		if _, err := io.ReadFull(r, next); err == io.EOF {
+			return body, nil
+		} else if err != nil {
+			return nil, err
+		}
+		have := int64(len(body))
+		if have >= limit {
+			return nil, errTooLarge(limit)
+		}
+		step = mem.atMost(min(max(have, firstStep), limit-have))
+	}
 }
 
 // bodyError is what the client hears of a body that could not be read.
 func bodyError(r *http.Request, err error, limit int64, timeout time.Duration) error {
+	if ours(err) {
+		return err
+	}
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return errTooLarge(limit)
 	}
@@ -68,13 +110,22 @@ func bodyError(r *http.Request, err error, limit int64, timeout time.Duration) e
 	return refuse(http.StatusBadRequest, "invalid_body", "the body of the request cannot be read")
 }
 
+// ours reports whether an error says itself what the client hears.
+func ours(err error) bool {
+	if _, ok := errors.AsType[*openai.Error](err); ok {
+		return true
+	}
+	_, ok := errors.AsType[*fleet.RequestError](err)
+	return ok
+}
+
 func errTooLarge(limit int64) *openai.Error {
 	return refuse(http.StatusRequestEntityTooLarge, "request_too_large",
 		"the request is larger than "+humanize.IBytes(uint64(limit)))
 }
 
 // unpackFunc decodes a body; more than limit bytes are an error.
-type unpackFunc func(packed []byte, limit int64) ([]byte, error)
+type unpackFunc func(packed []byte, limit int64, mem *share) ([]byte, error)
 
 // unpacker returns how a body is decoded; nil: it is as it should be.
 func unpacker(encoding string) (unpackFunc, error) {
@@ -90,37 +141,34 @@ func unpacker(encoding string) (unpackFunc, error) {
 		"the Content-Encoding of the request is not known here: use gzip, zstd or none")
 }
 
-func gunzip(packed []byte, limit int64) ([]byte, error) {
+func gunzip(packed []byte, limit int64, mem *share) ([]byte, error) {
 	z, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
 		return nil, errPacked("gzip")
 	}
-	return unpacked(z, "gzip", limit)
+	return unpacked(z, "gzip", limit, mem)
 }
 
 // zstdWindow is how far back a zstd body may refer: what RFC 8878 asks of every
 // decoder.
 const zstdWindow = 8 << 20
 
-func unzstd(packed []byte, limit int64) ([]byte, error) {
+func unzstd(packed []byte, limit int64, mem *share) ([]byte, error) {
 	z, err := zstd.NewReader(bytes.NewReader(packed),
 		zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(zstdWindow), zstd.WithDecoderLowmem(true))
 	if err != nil {
 		return nil, errPacked("zstd")
 	}
 	defer z.Close()
-	return unpacked(z, "zstd", limit)
+	return unpacked(z, "zstd", limit, mem)
 }
 
-func unpacked(z io.Reader, encoding string, limit int64) ([]byte, error) {
-	body, err := io.ReadAll(io.LimitReader(z, limit+1))
-	switch {
-	case int64(len(body)) > limit:
-		return nil, errTooLarge(limit)
-	case err != nil:
+func unpacked(z io.Reader, encoding string, limit int64, mem *share) ([]byte, error) {
+	body, err := readAll(z, -1, limit, mem)
+	if err != nil && !ours(err) {
 		return nil, errPacked(encoding)
 	}
-	return body, nil
+	return body, err
 }
 
 func errPacked(encoding string) *openai.Error {

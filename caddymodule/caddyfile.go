@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dustin/go-humanize"
+
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 )
@@ -83,6 +85,25 @@ func checked(to *string, check func(string) error) func(*caddyfile.Dispenser) er
 	}
 }
 
+// maxSize is the largest size that can be configured.
+const maxSize = 1 << 40
+
+// size reads a number of bytes above 0, such as 64MiB.
+func size(to *int64) func(*caddyfile.Dispenser) error {
+	return func(d *caddyfile.Dispenser) error {
+		word, arg := d.Val(), ""
+		if !d.AllArgs(&arg) {
+			return d.ArgErr()
+		}
+		n, err := humanize.ParseBytes(arg)
+		if err != nil || n < 1 || n > maxSize {
+			return d.Errf("%s %q: want a size such as 64MiB", word, arg)
+		}
+		*to = int64(n)
+		return nil
+	}
+}
+
 // number reads a whole number from 1 to most; most 0: without an upper limit.
 func number[T int | int64](to *T, most T) func(*caddyfile.Dispenser) error {
 	return func(d *caddyfile.Dispenser) error {
@@ -103,24 +124,25 @@ func number[T int | int64](to *T, most T) func(*caddyfile.Dispenser) error {
 	}
 }
 
-// duration reads a duration above 0. auto, if not empty, is a word that stands for
-// the default.
-func duration(to *caddy.Duration, auto string) func(*caddyfile.Dispenser) error {
+// duration reads a duration above 0. word, if not empty, may stand in its place and
+// means this value.
+func duration(to *caddy.Duration, word string, means caddy.Duration) func(*caddyfile.Dispenser) error {
 	return func(d *caddyfile.Dispenser) error {
-		word, arg := d.Val(), ""
+		name, arg := d.Val(), ""
 		if !d.AllArgs(&arg) {
 			return d.ArgErr()
 		}
-		if auto != "" && arg == auto {
+		if word != "" && arg == word {
+			*to = means
 			return nil
 		}
 		v, err := caddy.ParseDuration(arg)
 		if err != nil || v <= 0 {
 			want := "a duration above 0, such as 10s"
-			if auto != "" {
-				want = auto + " or " + want
+			if word != "" {
+				want = word + " or " + want
 			}
-			return d.Errf("%s %q: want %s", word, arg, want)
+			return d.Errf("%s %q: want %s", name, arg, want)
 		}
 		*to = caddy.Duration(v)
 		return nil

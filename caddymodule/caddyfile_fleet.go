@@ -36,9 +36,11 @@ func parseFleetOption(d *caddyfile.Dispenser, before any) (any, error) {
 //		retry     <duration>
 //		attempts  <number>
 //		stall     auto|<duration>
+//		buffer    <size>
 //		queue {
 //			requests <number>
 //			timeout  <duration>
+//			ping     <duration>|off
 //		}
 //	}
 //
@@ -53,9 +55,10 @@ func (a *FleetApp) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"policy":    {read: checked(&a.Policy, checkPlacement)},
 		"node":      {read: a.readNode, repeat: true},
 		"pool_high": {read: number(&a.PoolHigh, 100)},
-		"retry":     {read: duration(&a.Retry, "")},
+		"retry":     {read: duration(&a.Retry, "", 0)},
 		"attempts":  {read: number(&a.Attempts, 0)},
-		"stall":     {read: duration(&a.Stall, "auto")},
+		"stall":     {read: duration(&a.Stall, "auto", 0)},
+		"buffer":    {read: size(&a.Buffer)},
 		"queue":     {read: a.readQueue},
 	}.parse(d, "fleet")
 }
@@ -67,7 +70,8 @@ func (a *FleetApp) readQueue(d *caddyfile.Dispenser) error {
 	a.Queue = new(Queue)
 	return block{
 		"requests": {read: number(&a.Queue.Requests, 0)},
-		"timeout":  {read: duration(&a.Queue.Timeout, "")},
+		"timeout":  {read: duration(&a.Queue.Timeout, "", 0)},
+		"ping":     {read: duration(&a.Queue.Ping, "off", -1)},
 	}.parse(d, "queue")
 }
 
@@ -80,7 +84,7 @@ func (a *FleetApp) readNode(d *caddyfile.Dispenser) error {
 		switch {
 		case other.Name == n.Name:
 			return d.Errf("node %s is there twice: give each node its own name", n.Name)
-		case other.URL == n.URL:
+		case plainURL(other.URL) == plainURL(n.URL):
 			return d.Errf("node %s: node %s has the address %s already", n.Name, other.Name, n.URL)
 		}
 	}

@@ -5,8 +5,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/dustin/go-humanize"
-
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -41,8 +39,8 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	return block{
 		"alias":          {read: h.readAlias, repeat: true},
 		"any_model":      {read: flag(&h.AnyModel)},
-		"max_body":       {read: h.readMaxBody},
-		"read_timeout":   {read: duration(&h.ReadTimeout, "")},
+		"max_body":       {read: size(&h.MaxBody)},
+		"read_timeout":   {read: duration(&h.ReadTimeout, "", 0)},
 		"resume":         {read: checked(&h.Resume, checkResume)},
 		"session_header": {read: checked(&h.SessionHeader, checkHeaderName)},
 	}.parse(d, "fleet")
@@ -60,19 +58,6 @@ func (h *Handler) readAlias(d *caddyfile.Dispenser) error {
 		h.Aliases = make(map[string]string)
 	}
 	h.Aliases[name] = model
-	return nil
-}
-
-func (h *Handler) readMaxBody(d *caddyfile.Dispenser) error {
-	var arg string
-	if !d.AllArgs(&arg) {
-		return d.ArgErr()
-	}
-	size, err := humanize.ParseBytes(arg)
-	if err != nil || size < 1 || size > 1<<40 {
-		return d.Errf("max_body %q: want a size such as 64MiB", arg)
-	}
-	h.MaxBody = int64(size)
 	return nil
 }
 

@@ -54,9 +54,9 @@ func TestBadCaddyfilesAreRefused(t *testing.T) {
 	global := func(lines string) string { return "{\n" + lines + "\n}\n" }
 	site := func(lines string) string { return "{\nfleet {\n}\n}\nhttp://:0 {\n" + lines + "\n}\n" }
 	for name, c := range map[string]struct{ input, message, line string }{
-		"unknown option":        {global("fleet {\nnodes a b\n}"), `unknown option "nodes" in fleet: one of attempts, node, policy, pool_high, queue, retry, stall`, "3"},
+		"unknown option":        {global("fleet {\nnodes a b\n}"), `unknown option "nodes" in fleet: one of attempts, buffer, node, policy, pool_high, queue, retry, stall`, "3"},
 		"unknown node option":   {global("fleet {\n" + node + " {\nspeeed 1 2\n}\n}"), `unknown option "speeed" in node a: one of context, key, lanes, log, speed, tls_ca`, "4"},
-		"unknown queue option":  {global("fleet {\nqueue {\nsize 3\n}\n}"), `unknown option "size" in queue: one of requests, timeout`, "4"},
+		"unknown queue option":  {global("fleet {\nqueue {\nsize 3\n}\n}"), `unknown option "size" in queue: one of ping, requests, timeout`, "4"},
 		"argument to fleet":     {global("fleet x {\n}"), "wrong argument count", "2"},
 		"fleet twice":           {global("fleet {\n}\nfleet {\n}"), "there twice", "5"},
 		"slotlog twice":         {global("slotlog {\n}\nslotlog {\n}"), "there twice", "5"},
@@ -71,6 +71,10 @@ func TestBadCaddyfilesAreRefused(t *testing.T) {
 		"scheme of later":       {global("fleet {\nnode a linkf://x:1\n}"), "node a: linkf:// is not available yet", "3"},
 		"node name twice":       {global("fleet {\n" + node + "\nnode a http://127.0.0.1:2\n}"), "node a is there twice", "4"},
 		"node address twice":    {global("fleet {\n" + node + "\nnode b http://127.0.0.1:1\n}"), "node b: node a has the address", "4"},
+		"same address":          {global("fleet {\nnode a http://Box:80/x/\nnode b http://box/x\n}"), "node b: node a has the address", "4"},
+		"buffer":                {global("fleet {\nbuffer none\n}"), `buffer "none": want a size such as 64MiB`, "3"},
+		"buffer too large":      {global("fleet {\nbuffer 2TiB\n}"), `buffer "2TiB": want a size`, "3"},
+		"ping":                  {global("fleet {\nqueue {\nping never\n}\n}"), `ping "never": want off or a duration above 0`, "4"},
 		"negative lanes":        {global("fleet {\n" + node + " {\nlanes -1\n}\n}"), `lanes "-1": want a whole number from 1`, "4"},
 		"context zero":          {global("fleet {\n" + node + " {\ncontext 0\n}\n}"), `context "0": want a whole number from 1`, "4"},
 		"pool_high too high":    {global("fleet {\npool_high 101\n}"), `pool_high "101": want a whole number from 1 to 100`, "3"},
@@ -122,12 +126,14 @@ func validate(config []byte) error {
 
 func TestBadConfigsAreRefusedWithoutATrace(t *testing.T) {
 	t.Setenv("SLOTFLEET_TEST_EMPTY", "")
+	t.Setenv("SLOTFLEET_TEST_HTTP", "http://127.0.0.1:1")
 	folder := t.TempDir()
 	apps := func(fleet, slotlog string) string {
 		return `{"admin":{"disabled":true},"apps":{"fleet":` + fleet + `,"slotlog":` + slotlog + `}}`
 	}
 	node := func(more string) string { return `{"nodes":[{"name":"a","url":"http://127.0.0.1:1"` + more + `}]}` }
 	const handler = `{"admin":{"disabled":true},"apps":{"http":{"servers":{"s":{"routes":[{"handle":[{"handler":"fleet"}]}]}}}}}`
+	huge := strings.NewReplacer(`"apps":{`, `"apps":{"fleet":{},`, `"fleet"}`, `"fleet","max_body":9223372036854774784}`).Replace(handler)
 	for name, c := range map[string]struct{ config, message string }{
 		"unknown field":         {apps(`{"nodez":[]}`, `{}`), "nodez"},
 		"policy":                {apps(`{"policy":"lowest_cost"}`, `{}`), "use load_aware"},
@@ -139,6 +145,8 @@ func TestBadConfigsAreRefusedWithoutATrace(t *testing.T) {
 		"address with query":    {apps(`{"nodes":[{"name":"a","url":"http://x/?a"}]}`, `{}`), "node a: "},
 		"address twice":         {apps(`{"nodes":[{"name":"a","url":"http://x"},{"name":"b","url":"http://x/"}]}`, `{}`), "node b: node a has the address"},
 		"name twice":            {apps(`{"nodes":[{"name":"a","url":"http://x"},{"name":"a","url":"http://y"}]}`, `{}`), "node a is there twice"},
+		"default port":          {apps(`{"nodes":[{"name":"a","url":"https://x:443/p/"},{"name":"b","url":"https://X/p"}]}`, `{}`), "node b: node a has the address"},
+		"socket twice":          {apps(`{"nodes":[{"name":"a","url":"unix//a/b"},{"name":"b","url":"unix//a//b"}]}`, `{}`), "node b: node a has the address"},
 		"null node":             {apps(`{"nodes":[null]}`, `{}`), "null"},
 		"negative":              {apps(`{"retry":"-1s"}`, `{}`), "cannot be negative"},
 		"negative lanes":        {apps(node(`,"lanes":-1`), `{}`), "node a: lanes and context"},
@@ -148,6 +156,11 @@ func TestBadConfigsAreRefusedWithoutATrace(t *testing.T) {
 		"log of no source":      {apps(node(`,"log":{"source":"s"}`), `{"sources":[{"name":"other","file":"/a"}]}`), "node a: log source s is not in the slotlog app; it has other"},
 		"log against source":    {apps(node(`,"log":{"file":"/a"}`), `{"sources":[{"name":"a","file":"/b"}]}`), "node a: its log and a source"},
 		"tls_ca for http":       {apps(node(`,"tls_ca":"/a"`), `{}`), "tls_ca is for https"},
+		"tls_ca, http hidden":   {apps(`{"nodes":[{"name":"a","url":"{env.SLOTFLEET_TEST_HTTP}","tls_ca":"/a"}]}`, `{}`), "node a: tls_ca is for https"},
+		"tls_ca for a socket":   {apps(`{"nodes":[{"name":"a","url":"unix//a","tls_ca":"/a"}]}`, `{}`), "node a: tls_ca is for https"},
+		"negative buffer":       {apps(`{"buffer":-1}`, `{}`), "buffer -1: want a number of bytes"},
+		"huge buffer":           {apps(`{"buffer":1099511627777}`, `{}`), "1099511627776 (1 TiB)"},
+		"huge max_body":         {huge, ": the most is 1099511627776 (1 TiB)"},
 		"tls_ca missing":        {apps(`{"nodes":[{"name":"a","url":"https://x","tls_ca":"`+folder+`/none"}]}`, `{}`), "node a: tls_ca"},
 		"source without name":   {apps(`{}`, `{"sources":[{"file":"/a"}]}`), "has no name"},
 		"source without file":   {apps(`{}`, `{"sources":[{"name":"a"}]}`), "source a: no file"},

@@ -24,6 +24,9 @@ import (
 	"github.com/slotfleet/slotfleet/fleet/llamasim"
 )
 
+// defaultDemoListen is where the demo is without --listen.
+const defaultDemoListen = "127.0.0.1:8088"
+
 // nodesVariable names the servers that the demo uses in place of stand-ins.
 const nodesVariable = "LLAMA_NODES"
 
@@ -37,14 +40,15 @@ loopback: they have no model, their words are made up. It prints three commands
 to try from another terminal and runs until it is interrupted. It writes to a
 temporary folder only, and removes that at the end.
 
-There is no key: whoever reaches the address can use the servers behind it.
+It listens on this machine only, unless --listen says otherwise: there is no key,
+whoever reaches the address can use the servers behind it.
 
 Exit codes:
   0  interrupted
   1  it could not start: an address is taken, or $LLAMA_NODES is wrong
 `,
 	flags: func(cmd *cobra.Command) {
-		cmd.Flags().String("listen", ":8088", "Address of the edge")
+		cmd.Flags().String("listen", defaultDemoListen, "Address of the edge")
 		cmd.Flags().String("admin", caddy.DefaultAdminListen, "Address of the admin API")
 	},
 	run: cmdDemo,

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	_ "github.com/caddyserver/caddy/v2/modules/filestorage"
 )
@@ -42,6 +44,30 @@ func TestDemoConfigurationIsFormatted(t *testing.T) {
 	}
 	if _, err := d.config(); err != nil {
 		t.Errorf("%v in\n%s", err, text)
+	}
+}
+
+// Without a key the demo is for this machine alone, and prints the address as people
+// know it.
+func TestDemoListensHereOnly(t *testing.T) {
+	cmd := new(cobra.Command)
+	demoCommand.flags(cmd)
+	listen := cmd.Flags().Lookup("listen").DefValue
+	if listen != "127.0.0.1:8088" {
+		t.Errorf("the demo listens on %s, want 127.0.0.1:8088", listen)
+	}
+	d := demo{listen: listen, admin: "localhost:2019"}
+	if got := d.caddyfile(); !strings.Contains(got, "bind 127.0.0.1\n") {
+		t.Errorf("the demo binds no address:\n%s", got)
+	}
+	for listen, want := range map[string]string{
+		listen: "http://localhost:8088", ":8088": "http://localhost:8088", "0.0.0.0:8088": "http://localhost:8088",
+		"10.0.0.1:80": "http://10.0.0.1:80", "[::1]:8088": "http://[::1]:8088",
+	} {
+		d := demo{listen: listen}
+		if got := d.base(); got != want {
+			t.Errorf("--listen %s: got %s, want %s", listen, got, want)
+		}
 	}
 }
 

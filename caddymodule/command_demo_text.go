@@ -81,17 +81,23 @@ func (d *demo) place() (host, port string) {
 	return host, port
 }
 
+// base is the edge's address for clients on this machine.
+func (d *demo) base() string {
+	host, port := d.place()
+	return "http://" + net.JoinHostPort(reachable(host), port)
+}
+
 // greet says what runs, and what to try. model is one that is served.
 func (d *demo) greet(model string) {
 	host, port := d.place()
-	base := "http://" + net.JoinHostPort(reachable(host), port)
+	base := d.base()
 	if len(d.standIns) > 0 {
 		fmt.Fprintf(os.Stdout, "Slotfleet runs on %s with %d stand-in servers: they have no model, their words\n"+
 			"are made up. For real ones, name their addresses in $%s.\n", base, len(d.standIns), nodesVariable)
 	} else {
 		fmt.Fprintf(os.Stdout, "Slotfleet runs on %s in front of %s.\n", base, plural(len(d.nodes), "server"))
 	}
-	if host == "" {
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		fmt.Fprint(os.Stdout, "Other machines can reach it, without a key; --listen 127.0.0.1:"+port+" keeps it here.\n")
 	}
 	fmt.Fprintf(os.Stdout, "Ctrl-C ends it. To try from another terminal:\n\n")
@@ -142,7 +148,7 @@ func (d *demo) commands(base, model string) demoCommands {
 
 // reachable is the host by which an edge on this machine is reached.
 func reachable(host string) string {
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+	if ip := net.ParseIP(host); host == "" || host == "127.0.0.1" || ip != nil && ip.IsUnspecified() {
 		return "localhost"
 	}
 	return host

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -45,7 +46,7 @@ func codeBlocks(t *testing.T, path string) []string {
 func TestDocumentedCaddyfilesAreAdapted(t *testing.T) {
 	const global = "{\n\tfleet {\n\t\tnode a http://127.0.0.1:1\n\t}\n}\n"
 	tried := 0
-	for _, path := range []string{"../README.md", "../docs/caddyfile.md"} {
+	for _, path := range []string{"../README.md", "../docs/caddyfile.md", "../docs/how-it-works.md"} {
 		for _, block := range codeBlocks(t, path) {
 			switch {
 			case strings.HasPrefix(block, "fleet [<matcher>] {"):
@@ -63,6 +64,45 @@ func TestDocumentedCaddyfilesAreAdapted(t *testing.T) {
 	}
 	if tried < 5 {
 		t.Errorf("only %d blocks were found", tried)
+	}
+}
+
+// docs/how-it-works.md has every code of an error that is made here.
+func TestErrorCodesAreDocumented(t *testing.T) {
+	document, err := os.ReadFile("../docs/how-it-works.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := regexp.MustCompile(`(?:\b(?:invalid|server|refuse)\([^,\n]+, |Code: )"([a-z_]+)"`)
+	codes := make(map[string]bool)
+	for _, folder := range []string{".", "../fleet/openai"} {
+		files, err := filepath.Glob(folder + "/*.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			source, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range made.FindAllStringSubmatch(string(source), -1) {
+				codes[m[1]] = true
+			}
+		}
+	}
+	delete(codes, "cancelled") // nobody is there to get it
+	if len(codes) < 20 {
+		t.Errorf("only %d codes were found", len(codes))
+	}
+	rows := strings.Split(string(document), "\n")
+	for code := range codes {
+		row := func(line string) bool { return strings.HasPrefix(line, "| ") && strings.Contains(line, "`"+code+"`") }
+		if !slices.ContainsFunc(rows, row) {
+			t.Errorf("the table of errors has no %s", code)
+		}
 	}
 }
 

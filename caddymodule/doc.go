@@ -20,7 +20,8 @@
 // them has left is the policy released and the shared state given back. That is
 // why an answer survives any reload, even one that removes the app.
 //
-// A request passes through handler.go: routes.go says whose it is, body.go reads
-// it, fleet/openai makes a job of it, the manager runs the job, respond.go writes
-// what comes out, account.go tells metrics and access log about it.
+// A request passes through handler.go: routes.go says whose it is, body.go reads it
+// into memory that buffer.go sets aside, fleet/openai makes a job of it, the manager
+// runs the job, respond.go writes what comes out and ping.go a sign of life where
+// nothing does, account.go tells metrics and access log about it.
 package caddymodule

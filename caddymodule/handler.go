@@ -52,7 +52,7 @@ type Handler struct {
 	AnyModel bool `json:"any_model,omitempty"`
 
 	// The largest request body in bytes, as sent and also when unpacked.
-	// Default: 67108864 (64 MiB).
+	// At most 1 TiB. Default: 67108864 (64 MiB).
 	MaxBody int64 `json:"max_body,omitempty"`
 
 	// How long the body of a request may take to arrive. Default: 60s.
@@ -121,6 +121,9 @@ func (h *Handler) Validate() error {
 	if h.MaxBody < 0 || h.ReadTimeout < 0 {
 		return errors.New("max_body and read_timeout cannot be negative")
 	}
+	if h.MaxBody > maxSize {
+		return fmt.Errorf("max_body %d: the most is %d (1 TiB)", h.MaxBody, int64(maxSize))
+	}
 	if h.Resume != "" {
 		if err := checkResume(h.Resume); err != nil {
 			return err
@@ -187,29 +190,41 @@ var errExiting = &fleet.RequestError{
 
 // generate answers one request for a generation, and accounts for it.
 func (h *Handler) generate(p *reply, r *http.Request) {
-	began := time.Now()
+	a := account{began: time.Now()}
 	l, err := h.app.lease(r.Context())
 	if err != nil {
 		h.end(p, r, nil, err)
 		return
 	}
 	defer l.end()
-	job, err := h.read(p, r)
+	defer a.interrupted(r, l)
+	mem := share{of: &l.run.state.memory, limit: l.run.buffer}
+	defer mem.release()
+	job, err := h.read(p, r, &mem)
 	if err != nil {
-		a := account{Record: fleet.Record{Outcome: fleet.OutcomeRefused, Reason: refusal(err)}, began: began}
+		a.unread(err)
 		a.settle(r, l)
 		h.end(p, r, nil, err)
 		return
 	}
-	a := account{began: began}
-	err = h.run(p, r, l, job, &a)
+	if err := h.run(p, r, l, job, &a); err != nil {
+		if p.began && a.Outcome == fleet.OutcomeRefused {
+			a.Outcome = fleet.OutcomeBroken // what began was a ping
+		}
+		a.settle(r, l)
+		h.end(p, r, job, err)
+		return
+	}
+	a.publish(r)
+	if p.finish() != nil {
+		a.Outcome, a.Reason = fleet.OutcomeCancelled, fleet.ReasonCancelled
+	}
 	a.settle(r, l)
-	h.end(p, r, job, err)
 }
 
 // read makes a job of the request.
-func (h *Handler) read(p *reply, r *http.Request) (*openai.Job, error) {
-	body, err := readBody(p, r, h.MaxBody, time.Duration(h.ReadTimeout))
+func (h *Handler) read(p *reply, r *http.Request, mem *share) (*openai.Job, error) {
+	body, err := readBody(p, r, h.MaxBody, time.Duration(h.ReadTimeout), mem)
 	if err != nil {
 		return nil, err
 	}
@@ -220,20 +235,25 @@ func (h *Handler) read(p *reply, r *http.Request) (*openai.Job, error) {
 func (h *Handler) run(p *reply, r *http.Request, l lease, job *openai.Job, a *account) error {
 	want := h.want(r, l, job)
 	a.asked = want.Model
-	s, err := l.manager.Admit(r.Context(), l.Applied, want)
+	p.contentType = job.ContentType()
+	ctx, out, todo := r.Context(), p.whole, limited(job, h.Resume)
+	if job.Streams() {
+		var lost context.CancelFunc
+		ctx, lost = context.WithCancel(ctx)
+		defer lost()
+		out, todo = p.stream, lastWords{todo, p}
+		defer p.ping(l.run.ping, lost)()
+	}
+	s, err := l.manager.Admit(ctx, l.Applied, want)
 	if err != nil {
 		a.unplaced(err)
 		return err
 	}
-	defer s.Close()
-	out := p.whole
-	if job.Streams() {
-		out = p.stream
-	}
-	p.contentType = job.ContentType()
-	err = s.Run(r.Context(), limited(job, h.Resume), out)
-	a.Record = s.Record()
-	return err
+	defer func() {
+		s.Close()
+		a.Record = s.Record()
+	}()
+	return s.Run(ctx, todo, out)
 }
 
 // want is what placement has to know of the request.
@@ -267,16 +287,17 @@ func (h *Handler) session(r *http.Request) string {
 	return ""
 }
 
-// end gives the client the end of its answer: nothing more, an error, or the error
-// end of a stream that began.
+// end gives the client the end of an answer that failed: an error, or the error end
+// of a stream that began.
 func (h *Handler) end(p *reply, r *http.Request, job *openai.Job, err error) {
 	switch {
-	case err == nil:
-		p.finish()
 	case gone(r, err):
 		p.abandon()
 	default:
 		e := openai.ErrorFor(err)
+		if job != nil {
+			e = job.ErrorFor(err)
+		}
 		if e.Code == "internal_error" {
 			h.logger.Error("request failed", "request_id", p.id, "error", err)
 		}

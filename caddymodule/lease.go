@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/slotfleet/slotfleet/fleet"
 )
@@ -13,6 +14,8 @@ import (
 type fleetRun struct {
 	state  *state
 	policy fleet.Policy
+	buffer int64         // what bodies may take up
+	ping   time.Duration // 0: never
 	tails  []*tail
 	logs   []namedLog        // that nodes brought themselves
 	reads  map[string]string // by source of the slotlog app: the node it belongs to

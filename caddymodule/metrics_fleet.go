@@ -29,7 +29,7 @@ type fleetMetrics struct {
 	wait       *prometheus.HistogramVec
 	counted    collectors // all of the above
 
-	nodeUp, lanesActive, lanes, waiting *prometheus.Desc
+	nodeUp, lanesActive, lanes, waiting, buffer *prometheus.Desc
 }
 
 func newFleetMetrics(s *state) *fleetMetrics {
@@ -50,6 +50,7 @@ func newFleetMetrics(s *state) *fleetMetrics {
 		lanesActive: fleetDesc("lanes_active", "Lanes that requests of ours hold.", "node", "model"),
 		lanes:       fleetDesc("lanes", "Lanes there are, where that is known.", "node", "model"),
 		waiting:     fleetDesc("queue_waiting", "Requests that wait for a lane."),
+		buffer:      fleetDesc("buffer_bytes", "Memory set aside for the bodies of requests."),
 	}
 	m.counted = collectors{m.requests, m.failovers, m.generated, m.firstToken, m.duration, m.wait}
 	return m
@@ -95,7 +96,7 @@ func (m *fleetMetrics) Generated(node, model string, n fleet.Tokens) {
 // Describe sends the descriptions of all metrics.
 func (m *fleetMetrics) Describe(ch chan<- *prometheus.Desc) {
 	m.counted.Describe(ch)
-	for _, d := range []*prometheus.Desc{m.nodeUp, m.lanesActive, m.lanes, m.waiting} {
+	for _, d := range []*prometheus.Desc{m.nodeUp, m.lanesActive, m.lanes, m.waiting, m.buffer} {
 		ch <- d
 	}
 }
@@ -105,6 +106,7 @@ func (m *fleetMetrics) Collect(ch chan<- prometheus.Metric) {
 	m.counted.Collect(ch)
 	s := m.state.manager.Status()
 	gauge(ch, m.waiting, float64(s.Waiting))
+	gauge(ch, m.buffer, float64(m.state.memory.used.Load()))
 	for _, n := range s.Nodes {
 		up := 0.0
 		if n.Up {

@@ -106,11 +106,11 @@ const (
 
 func (p *reply) health(ok bool) {
 	if ok {
-		p.send(http.StatusOK, "application/json", []byte(healthy))
+		_ = p.send(http.StatusOK, "application/json", []byte(healthy))
 		return
 	}
 	p.w.Header().Set("Retry-After", "1")
-	p.send(http.StatusServiceUnavailable, "application/json", []byte(unhealthy))
+	_ = p.send(http.StatusServiceUnavailable, "application/json", []byte(unhealthy))
 }
 
 func (p *reply) json(v any) {
@@ -119,5 +119,5 @@ func (p *reply) json(v any) {
 		p.fail(openai.ErrorFor(err))
 		return
 	}
-	p.send(http.StatusOK, "application/json", body)
+	_ = p.send(http.StatusOK, "application/json", body)
 }

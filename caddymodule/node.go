@@ -7,6 +7,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -87,30 +89,55 @@ func (n *Node) check() error {
 	if err := checkURL(n.URL); err != nil {
 		return fmt.Errorf("node %s: %w", n.Name, err)
 	}
-	if n.TLSCA != "" && strings.HasPrefix(n.URL, "http:") {
-		return fmt.Errorf("node %s: tls_ca is for https, and the address is %s", n.Name, n.URL)
+	if err := n.checkTLS(n.URL); err != nil {
+		return fmt.Errorf("node %s: %w", n.Name, err)
 	}
 	return nil
+}
+
+// checkTLS refuses certificates that nothing would be checked against.
+func (n *Node) checkTLS(address string) error {
+	if n.TLSCA == "" || strings.HasPrefix(address, "https:") || strings.HasPrefix(address, "{") {
+		return nil
+	}
+	return fmt.Errorf("tls_ca is for https, and the address is %s", address)
 }
 
 const wantURL = "want http://host:port, https://host:port or unix//path/to.sock"
 
 // checkURL checks the scheme of a node's address, unless a placeholder hides it.
-func checkURL(url string) error {
-	scheme, _, ok := strings.Cut(url, "://")
+func checkURL(address string) error {
+	scheme, _, ok := strings.Cut(address, "://")
 	switch {
-	case url == "":
+	case address == "":
 		return errors.New("no address: " + wantURL)
-	case strings.HasPrefix(url, "unix/"), strings.HasPrefix(url, "{"):
+	case strings.HasPrefix(address, "unix/"), strings.HasPrefix(address, "{"):
 		return nil
 	case !ok:
-		return fmt.Errorf("the address %q has no scheme: %s", url, wantURL)
+		return fmt.Errorf("the address %q has no scheme: %s", address, wantURL)
 	case scheme == "linkf":
 		return errors.New("linkf:// is not available yet: give the address of the llama-server itself, http:// or https://")
 	case scheme != "http" && scheme != "https":
 		return fmt.Errorf("the scheme %s:// is not known: %s", scheme, wantURL)
 	}
 	return nil
+}
+
+// plainURL writes an address such that those which mean the same are equal: host names
+// have no case, and the port of a scheme need not be said.
+func plainURL(address string) string {
+	if socket, ok := strings.CutPrefix(address, "unix/"); ok {
+		return "unix/" + filepath.Clean(socket)
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" {
+		return address
+	}
+	host, port := strings.ToLower(u.Hostname()), u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	return u.Scheme + "://" + net.JoinHostPort(host, port) + strings.TrimRight(u.EscapedPath(), "/")
 }
 
 // provisionNodes makes the specifications of all nodes.
@@ -132,11 +159,11 @@ func (a *FleetApp) provisionNodes(ctx caddy.Context) ([]fleet.NodeSpec, error) {
 		if err != nil {
 			return nil, fmt.Errorf("node %s: %w", n.Name, err)
 		}
-		url := strings.TrimRight(spec.Address, "/")
-		if other, ok := at[url]; ok {
-			return nil, fmt.Errorf("node %s: node %s has the address %s already", n.Name, other, url)
+		place := plainURL(spec.Address)
+		if other, ok := at[place]; ok {
+			return nil, fmt.Errorf("node %s: node %s has the address %s already", n.Name, other, spec.Address)
 		}
-		at[url] = n.Name
+		at[place] = n.Name
 		specs = append(specs, spec)
 	}
 	return specs, nil
@@ -214,6 +241,9 @@ func (n *Node) provision(ctx caddy.Context, repl *caddy.Replacer, log *tail) (fl
 		return fleet.NodeSpec{}, fmt.Errorf("the address cannot be read (%w): set it in the environment that Caddy starts with", err)
 	}
 	if err := checkURL(o.URL); err != nil {
+		return fleet.NodeSpec{}, err
+	}
+	if err := n.checkTLS(o.URL); err != nil {
 		return fleet.NodeSpec{}, err
 	}
 	if o.Key, err = repl.ReplaceOrErr(n.Key, true, true); err != nil {

@@ -27,6 +27,7 @@ type state struct {
 	manager *fleet.Manager
 	fleet   *fleetMetrics
 	slotlog *slotlogMetrics
+	memory  memory // for the bodies of requests
 
 	apps    inForce[*FleetApp]   // that started and did not stop
 	sources inForce[*slotlogRun] // likewise

@@ -290,6 +290,10 @@ func TestCountersSurviveReload(t *testing.T) {
 			}
 		}
 	}
+	// A request is counted when its answer was written: the client may be faster.
+	await(t, "all requests to be counted", func() bool {
+		return scrape(t, e)[`slotfleet_requests_total{model="m",outcome="whole",reason=""}`] == 3
+	})
 	check()
 	if err := e.load(nodes("retry 4s", sim), "fleet"); err != nil {
 		t.Fatal(err)

@@ -4,6 +4,8 @@ import (
 	"crypto/rand"
 	"net/http"
 	"strconv"
+	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -21,7 +23,12 @@ type reply struct {
 
 	contentType string // of an answer that is not an error
 	body        []byte // of a whole answer, until it is complete
-	began       bool   // the client got a status
+
+	// mu guards the writer and what follows while pings are written.
+	mu     sync.Mutex
+	began  bool      // the client got a status
+	last   time.Time // when something was written to a stream
+	ending bool      // what is written next is the end
 }
 
 func newReply(w http.ResponseWriter, r *http.Request) *reply {
@@ -53,6 +60,12 @@ func requestID(r *http.Request) string {
 
 // stream hands the next bytes of a stream to the client, at once.
 func (p *reply) stream(b []byte) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.push(b)
+}
+
+func (p *reply) push(b []byte) error {
 	if !p.began {
 		h := p.w.Header()
 		h.Set("Content-Type", p.contentType)
@@ -63,7 +76,9 @@ func (p *reply) stream(b []byte) error {
 	if _, err := p.w.Write(b); err != nil {
 		return err
 	}
-	return p.rc.Flush()
+	err := p.rc.Flush()
+	p.last = time.Now()
+	return err
 }
 
 // whole keeps the bytes of a whole answer until finish.
@@ -72,13 +87,12 @@ func (p *reply) whole(b []byte) error {
 	return nil
 }
 
-// finish ends an answer that is complete.
-func (p *reply) finish() {
+// finish ends an answer that is complete. An error means that the client left.
+func (p *reply) finish() error {
 	if !p.began {
-		p.send(http.StatusOK, p.contentType, p.body)
-		return
+		return p.send(http.StatusOK, p.contentType, p.body)
 	}
-	p.flush()
+	return p.rc.Flush()
 }
 
 // fail answers with an error. Nothing may have been answered before.
@@ -86,24 +100,28 @@ func (p *reply) fail(e *openai.Error) {
 	for name, value := range e.Headers() {
 		p.w.Header().Set(name, value)
 	}
-	p.send(e.Status, "application/json", e.Body())
+	_ = p.send(e.Status, "application/json", e.Body()) // nobody is there to hear of an error
 }
 
-// send answers with a body that is complete.
-func (p *reply) send(status int, contentType string, body []byte) {
+// send answers with a body that is complete. The flush is the last thing done to an
+// answer: the closing chunk of a handler that paused before it returned meets a write
+// deadline that has passed; a flush moves it.
+func (p *reply) send(status int, contentType string, body []byte) error {
 	h := p.w.Header()
 	h.Set("Content-Type", contentType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	p.begin(status)
-	_, _ = p.w.Write(body) // nobody is there to hear of an error
-	p.flush()
+	if _, err := p.w.Write(body); err != nil {
+		return err
+	}
+	return p.rc.Flush()
 }
 
 // breakOff ends a stream that cannot be completed. A handler that returns gives the
 // client a clean end, as if the answer were whole; the panic breaks the connection.
 func (p *reply) breakOff(end []byte) {
 	_, _ = p.w.Write(end)
-	p.flush()
+	_ = p.rc.Flush()
 	panic(http.ErrAbortHandler)
 }
 
@@ -123,7 +141,3 @@ func (p *reply) begin(status int) {
 	p.began = true
 	p.w.WriteHeader(status)
 }
-
-// flush is the last thing done to an answer: the closing chunk of a handler that
-// paused before it returned meets a write deadline that has passed; a flush moves it.
-func (p *reply) flush() { _ = p.rc.Flush() }

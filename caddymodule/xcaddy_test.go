@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -37,6 +39,7 @@ func TestBinary(t *testing.T) {
 	t.Run("reads logs", b.testReadLog)
 	t.Run("exit codes", b.testExitCodes)
 	t.Run("stand-in", b.testStandIn)
+	t.Run("stops in order", b.testStop)
 	t.Run("demo", b.testDemo)
 	t.Run("demo with own nodes", b.testDemoOwnNodes)
 	t.Run("demo that cannot start", b.testDemoRefusals)
@@ -259,6 +262,71 @@ func (b *binary) testStandIn(t *testing.T) {
 	err = <-p.ended
 	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 1 {
 		t.Errorf("killed, it ended with %v, want exit code 1", err)
+	}
+}
+
+// testStop ends Caddy while a stream runs: the stream has until the end of
+// grace_period, and whoever comes meanwhile is told to come again, then refused.
+func (b *binary) testStop(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there is no SIGTERM here")
+	}
+	sim := startSim(t, llamasim.Options{Model: "m", Decode: 100})
+	e := &edge{
+		t: t, URL: "http://" + freeAddr(t), Admin: "http://" + freeAddr(t),
+		Client: &http.Client{Transport: new(http.Transport), Timeout: 30 * time.Second},
+	}
+	defer e.Client.CloseIdleConnections()
+	config := filepath.Join(t.TempDir(), "Caddyfile")
+	const limits = "grace_period 20s\n\tshutdown_delay 2s\n\t"
+	if err := os.WriteFile(config, []byte(e.caddyfile(limits+nodes("", sim), "fleet")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := b.start(t, nil, "run", "--config", config, "--adapter", "caddyfile")
+	e.ready()
+
+	resp, err := e.Client.Do(e.request(t.Context(), "/v1/chat/completions", strings.NewReader(chatBody("m", "hi", 500, true))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	stream := readStream(resp.Body, func(chunks int) {
+		if chunks != 3 {
+			return
+		}
+		if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		var late answer
+		await(t, "requests to be turned away", func() bool {
+			late = e.post("/v1/chat/completions", chatBody("m", "late", 1, true))
+			return late.Status != http.StatusOK
+		})
+		wantError(t, late, http.StatusServiceUnavailable, "stopping")
+		if late.Header.Get("Retry-After") == "" {
+			t.Error("503 without Retry-After")
+		}
+		await(t, "connections to be refused", func() bool {
+			c, err := net.Dial("tcp", strings.TrimPrefix(e.URL, "http://"))
+			if err == nil {
+				c.Close()
+			}
+			return err != nil
+		})
+		if sim.Stats().Active != 1 {
+			t.Error("the stream did not run any more: the test shows little")
+		}
+	})
+	if wrong := stream.whole(); wrong != "" {
+		t.Errorf("the stream that ran: %s", wrong)
+	}
+	select {
+	case err := <-p.ended:
+		if err != nil {
+			t.Errorf("it ended with %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it did not end in 20 s")
 	}
 }
 
