@@ -184,6 +184,12 @@ func (w *keptWriter) Write(b []byte) (int, error) {
 	return w.ResponseRecorder.Write(b)
 }
 
+func (w *keptWriter) text() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.Body.String()
+}
+
 func (w *keptWriter) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -219,7 +225,7 @@ func TestPingsComeWhenNothingElseDid(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := w.Body.String(); got != step.want {
+			if got := w.text(); got != step.want {
 				t.Errorf("got %q, want %q", got, step.want)
 			}
 		}
