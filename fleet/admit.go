@@ -13,6 +13,7 @@ type claim struct {
 	instance *instance
 	state    Instance // as it was when the lane was had
 	others   int      // lanes we held there besides
+	life     int      // of the node
 	given    bool
 }
 
@@ -31,19 +32,27 @@ type waiter struct {
 	why     error // why it has to wait, as the answer when it waited too long
 }
 
-// failure is a node that failed a request and does not get it again.
+// failure is a node that failed a request and does not get it again, unless it was
+// away since: then it is another process.
 type failure struct {
 	node *node
+	life int    // of the node
 	max  Tokens // the context that it said is too small; 0: it failed otherwise
 }
 
+// failedOn returns how the request failed on the node that is there now; nil: it did
+// not.
 func (w *waiter) failedOn(n *node) *failure {
 	for i := range w.failed {
-		if w.failed[i].node == n {
-			return &w.failed[i]
+		if f := &w.failed[i]; f.node == n && f.life == n.lives {
+			return f
 		}
 	}
 	return nil
+}
+
+func (w *waiter) everFailedOn(n *node) bool {
+	return slices.ContainsFunc(w.failed, func(f failure) bool { return f.node == n })
 }
 
 func (w *waiter) settle(c *claim, err error) {
@@ -229,7 +238,7 @@ const busyRetry = 2 * time.Second
 
 // take holds a lane of the instance.
 func (m *Manager) take(i *instance, w *waiter) *claim {
-	c := &claim{instance: i, others: i.held}
+	c := &claim{instance: i, others: i.held, life: i.node.lives}
 	i.held++
 	i.sessions++
 	c.state = i.Instance
@@ -319,7 +328,7 @@ func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
 	switch {
 	case narrow:
 		f.narrow++
-	case failed != nil:
+	case failed != nil, n.down != nil && w.everFailedOn(n): // nobody waits for its return
 	case !like && !w.needs.Anew:
 		f.unlike++
 	case n.down != nil:

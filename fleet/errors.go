@@ -17,6 +17,7 @@ const (
 	CauseStalled  Cause = "stalled"   // the connection stands, but nothing came for too long
 	CauseCrashed  Cause = "crashed"   // the server said itself that its engine failed
 	CauseLoading  Cause = "loading"   // the server is up, its model is not
+	CauseUnusable Cause = "unusable"  // it answers, but not as a server that we can use
 )
 
 // NodeLost says that a node failed in the middle of something, and that another

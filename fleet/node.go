@@ -24,6 +24,7 @@ type node struct {
 	instances []*instance
 
 	learned bool // it said once what it offers
+	lives   int  // how often it came back from an outage that a probe saw
 	added   time.Time
 	down    *downtime    // nil: nothing is wrong with it, as far as is known
 	told    time.Time    // when an outage was last logged
@@ -37,6 +38,7 @@ type downtime struct {
 	why       string // for an operator
 	nextProbe time.Time
 	told      bool // it was logged
+	seen      bool // a probe found it so
 }
 
 // instance is an Instance with what we do there.
@@ -154,10 +156,21 @@ func (m *Manager) call(ctx context.Context, n *node, op Op, limit time.Duration)
 	}
 	if err != nil {
 		m.markDown(n, err)
+		m.outageSeen(n)
 		return err
 	}
 	m.markUp(n)
 	return nil
+}
+
+// outageSeen notes that the node is really away, and not only that one connection
+// to it broke.
+func (m *Manager) outageSeen(n *node) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n.down != nil {
+		n.down.seen = true
+	}
 }
 
 // probeLater doubles the wait for the next probe, up to the policy's limit, and
@@ -298,10 +311,7 @@ const tellAgain = 10 * time.Second
 
 // markDown notes that the node failed. Only the change is logged.
 func (m *Manager) markDown(n *node, err error) {
-	cause := CauseTimedOut
-	if lost, ok := errors.AsType[*NodeLost](err); ok {
-		cause = lost.Cause
-	}
+	cause, why := outage(err)
 	m.mu.Lock()
 	now := time.Now()
 	worse := n.down == nil || n.down.cause != cause
@@ -311,7 +321,7 @@ func (m *Manager) markDown(n *node, err error) {
 			n.down.since = n.added
 		}
 	}
-	n.down.cause, n.down.why = cause, err.Error()
+	n.down.cause, n.down.why = cause, why
 	tell := worse && (n.told.IsZero() || now.Sub(n.told) >= tellAgain)
 	if tell {
 		n.told = now
@@ -321,8 +331,23 @@ func (m *Manager) markDown(n *node, err error) {
 	m.pump()
 	m.mu.Unlock()
 	if tell {
-		log.Warn("node is down", "node", n.name, "cause", string(cause), "error", err.Error())
+		log.Warn("node is down", "node", n.name, "cause", string(cause), "error", why)
 	}
+}
+
+// outage is what an error says of a node, for an operator.
+func outage(err error) (cause Cause, why string) {
+	if lost, ok := errors.AsType[*NodeLost](err); ok {
+		return lost.Cause, err.Error()
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return CauseTimedOut, err.Error()
+	}
+	// Its message is for clients; what an operator has to change stands below.
+	if re, ok := errors.AsType[*RequestError](err); ok && re.Err != nil {
+		return CauseUnusable, re.Err.Error()
+	}
+	return CauseUnusable, err.Error()
 }
 
 // markUp notes that the node answered.
@@ -333,6 +358,9 @@ func (m *Manager) markUp(n *node) {
 	n.down = nil
 	log := m.logger()
 	if was != nil {
+		if was.seen {
+			n.lives++
+		}
 		m.pump()
 	}
 	m.mu.Unlock()

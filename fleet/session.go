@@ -61,7 +61,7 @@ func (s *Session) run(ctx context.Context, job Job, write func([]byte) error) er
 			s.lostNode(n, e)
 			if !e.untouched() {
 				lost++
-				s.failed = append(s.failed, failure{node: n})
+				s.failed = append(s.failed, failure{node: n, life: s.claim.life})
 			}
 			said = nil
 		case *RequestError:
@@ -69,7 +69,7 @@ func (s *Session) run(ctx context.Context, job Job, write func([]byte) error) er
 				return e
 			}
 			said = e
-			f := failure{node: n}
+			f := failure{node: n, life: s.claim.life}
 			if e.Reason == ReasonTooLong {
 				f.max = max(1, e.Max)
 				needs.Prompt = max(needs.Prompt, e.Len)
