@@ -68,6 +68,7 @@ func TestBadCaddyfilesAreRefused(t *testing.T) {
 		"node with too much":    {global("fleet {\nnode a http://x y\n}"), "wrong argument count", "3"},
 		"URL without scheme":    {global("fleet {\nnode a 10.0.0.2:8080\n}"), `node a: the address "10.0.0.2:8080" has no scheme: want http://`, "3"},
 		"unknown scheme":        {global("fleet {\nnode a ftp://x\n}"), "node a: the scheme ftp:// is not known", "3"},
+		"path of the API":       {global("fleet {\nnode a http://x:8080/v1/\n}"), "node a: the address http://x:8080/v1/ ends in /v1", "3"},
 		"scheme of later":       {global("fleet {\nnode a linkf://x:1\n}"), "node a: linkf:// is not available yet", "3"},
 		"node name twice":       {global("fleet {\n" + node + "\nnode a http://127.0.0.1:2\n}"), "node a is there twice", "4"},
 		"node address twice":    {global("fleet {\n" + node + "\nnode b http://127.0.0.1:1\n}"), "node b: node a has the address", "4"},

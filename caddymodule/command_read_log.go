@@ -108,8 +108,8 @@ func (c logCommand) run(ctx context.Context) error {
 		}
 	}
 	tail := c.follow && c.path != "-"
-	if !tail {
-		read.feed([]byte("\n"), time.Now()) // the last line may lack its end
+	if !tail && len(read.part) > 0 {
+		read.feed([]byte("\n"), time.Now()) // the last line lacks its end
 	}
 	if err := c.print(c.out, read.report(time.Now())); err != nil || !tail {
 		return err

@@ -200,3 +200,45 @@ func (w *watched) await(t *testing.T, what string) {
 		}
 	}
 }
+
+// The captures of busy servers end with every slot idle, and with the tokens that the
+// clients got. Of requests whose client left, neither prints a count.
+func TestReadLogOfABusyServerEndsIdleWithEveryToken(t *testing.T) {
+	for path, want := range map[string]struct{ tokens, lines int }{
+		busyLog:                              {900 + 300 + 150 + 40 + 60 + 2*50, 77},
+		"../slotlog/testdata/busy-b6673.log": {900 + 300 + 150 + 40 + 60, 224},
+	} {
+		var r struct {
+			Ports []struct {
+				Slots []struct{ State string }
+			}
+			Tokens int `json:"generated_tokens"`
+			Lines  int
+		}
+		decode(t, readLog(t, logCommand{path: path, print: printSlotsJSON}), &r)
+		if r.Tokens != want.tokens || r.Lines != want.lines {
+			t.Errorf("%s: got %d tokens in %d lines, want %d in %d", path, r.Tokens, r.Lines, want.tokens, want.lines)
+		}
+		idle := 0
+		for _, s := range r.Ports[0].Slots {
+			if s.State == "idle" {
+				idle++
+			}
+		}
+		if len(r.Ports) != 1 || len(r.Ports[0].Slots) != 2 || idle != 2 {
+			t.Errorf("%s: got %+v, want one server with two idle slots", path, r.Ports)
+		}
+	}
+}
+
+func TestReadLogCountsLinesAsTheyAre(t *testing.T) {
+	for text, want := range map[string]string{"": "0 lines read", "a": "1 line read", "a\n": "1 line read", "a\nb": "2 lines read"} {
+		path := filepath.Join(t.TempDir(), "server.log")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := readLog(t, logCommand{path: path}); !strings.Contains(got, want) {
+			t.Errorf("%q: got %s, want %s", text, got, want)
+		}
+	}
+}

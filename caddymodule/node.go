@@ -119,6 +119,8 @@ func checkURL(address string) error {
 		return errors.New("linkf:// is not available yet: give the address of the llama-server itself, http:// or https://")
 	case scheme != "http" && scheme != "https":
 		return fmt.Errorf("the scheme %s:// is not known: %s", scheme, wantURL)
+	case strings.HasSuffix(strings.TrimRight(address, "/"), "/v1"):
+		return fmt.Errorf("the address %s ends in /v1, which is put behind it by itself: leave that out", address)
 	}
 	return nil
 }

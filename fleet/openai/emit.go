@@ -29,6 +29,9 @@ func (j *Job) emit(c *chunk, last bool) {
 	if c.verbose.ok() && !j.verbose {
 		r.edits.remove(c.verbose)
 	}
+	if c.progress.ok() && !j.progress {
+		r.edits.remove(c.progress) // llama-server puts it on the echo of a prefill, too
+	}
 	j.fitTimings(c, last)
 	j.fitUsage(c)
 	if r.owner != 0 && r.owner != r.attempt {

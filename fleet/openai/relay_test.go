@@ -391,3 +391,15 @@ func checkEvents(t *testing.T, out []byte) {
 		}
 	}
 }
+
+func TestProgressOnAChunkWithTextIsCutToo(t *testing.T) {
+	const said = `{"choices":[{"index":0,"delta":{"content":"I think so"}}],"id":"a","prompt_progress":{"total":9,"cache":0,"processed":9,"time_ms":1}}`
+	for asked, want := range map[string]bool{"": false, `,"return_progress":true`: true} {
+		j := mustParse(t, chatPath, stream(asked), Options{})
+		request(t, j, nodeA)
+		out := feed(t, j, []string{said})
+		if got := strings.Contains(out, "prompt_progress"); got != want || !strings.Contains(out, "I think so") {
+			t.Errorf("%q: got %s", asked, out)
+		}
+	}
+}
