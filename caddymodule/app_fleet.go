@@ -169,6 +169,7 @@ func checkPlacement(name string) error {
 
 // Start makes the policy the one in force. From now on its nodes are reached.
 func (a *FleetApp) Start() error {
+	warnOfLogs(a.run.policy.Log, a.run.logs)
 	for _, t := range a.run.tails {
 		t.start()
 	}
@@ -202,7 +203,7 @@ func (a *FleetApp) Cleanup() error {
 	return err
 }
 
-// Interface guards
+// Interface guards.
 var (
 	_ caddy.App          = (*FleetApp)(nil)
 	_ caddy.Provisioner  = (*FleetApp)(nil)

@@ -3,6 +3,8 @@ package caddymodule
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 	"sync"
 
 	"github.com/caddyserver/caddy/v2"
@@ -35,6 +37,7 @@ type LogSource struct {
 // slotlogRun is one SlotlogApp at work.
 type slotlogRun struct {
 	state   *state
+	logger  *slog.Logger
 	logs    []namedLog
 	cleaned sync.Once
 }
@@ -54,7 +57,7 @@ func (a *SlotlogApp) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	a.run = &slotlogRun{state: s}
+	a.run = &slotlogRun{state: s, logger: ctx.Slogger()}
 	if err := registerMetrics(ctx, s.slotlog); err != nil {
 		return err
 	}
@@ -113,8 +116,19 @@ func (a *SlotlogApp) names() string {
 	return list(names)
 }
 
+// warnOfLogs says which logs are not there at the start. They are waited for, but it
+// may as well be a wrong path.
+func warnOfLogs(logger *slog.Logger, logs []namedLog) {
+	for _, l := range logs {
+		if _, err := os.Stat(l.tail.path); err != nil {
+			logger.Warn("log is not there yet", "source", l.name, "path", l.tail.path, "error", err)
+		}
+	}
+}
+
 // Start begins to follow the logs.
 func (a *SlotlogApp) Start() error {
+	warnOfLogs(a.run.logger, a.run.logs)
 	for _, l := range a.run.logs {
 		l.tail.start()
 	}
@@ -144,7 +158,7 @@ func (a *SlotlogApp) Cleanup() error {
 	return err
 }
 
-// Interface guards
+// Interface guards.
 var (
 	_ caddy.App          = (*SlotlogApp)(nil)
 	_ caddy.Provisioner  = (*SlotlogApp)(nil)

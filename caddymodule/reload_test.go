@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -353,5 +354,19 @@ func TestSlotsFollowTheLog(t *testing.T) {
 	decode(t, e.get(e.Admin+"/slotlog/sources").Body, &sources)
 	if len(sources.Sources) != 1 || string(sources.Sources[0]["file"]) != `"open"` {
 		t.Errorf("got %s", sources.Sources)
+	}
+}
+
+// A path that is wrong is told where an operator looks first.
+func TestLogThatIsNotThereIsTold(t *testing.T) {
+	there := filepath.Join(t.TempDir(), "there.log")
+	openLog(t, there)
+	var out strings.Builder
+	warnOfLogs(slog.New(slog.NewTextHandler(&out, nil)), []namedLog{
+		{name: "one", tail: &tail{path: there}},
+		{name: "two", tail: &tail{path: there + "x"}},
+	})
+	if got := out.String(); strings.Count(got, "level=WARN") != 1 || !strings.Contains(got, "source=two") {
+		t.Errorf("got %s, want a warning of the second", got)
 	}
 }
