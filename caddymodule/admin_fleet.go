@@ -51,5 +51,5 @@ func showNode(s *state, r *http.Request) (any, error) {
 
 var errNoFleet = apiError(http.StatusNotFound, "the fleet app is not configured")
 
-// Interface guards
+// Interface guards.
 var _ caddy.AdminRouter = (*fleetAdmin)(nil)

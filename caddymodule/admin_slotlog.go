@@ -125,5 +125,5 @@ func since(t, now time.Time) *float64 {
 	return new(max(0, now.Sub(t).Seconds()))
 }
 
-// Interface guards
+// Interface guards.
 var _ caddy.AdminRouter = (*slotlogAdmin)(nil)

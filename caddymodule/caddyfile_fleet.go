@@ -132,5 +132,5 @@ func (n *Node) readSpeed(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-// Interface guards
+// Interface guards.
 var _ caddyfile.Unmarshaler = (*FleetApp)(nil)

@@ -68,5 +68,5 @@ func checkResume(s string) error {
 	return nil
 }
 
-// Interface guards
+// Interface guards.
 var _ caddyfile.Unmarshaler = (*Handler)(nil)

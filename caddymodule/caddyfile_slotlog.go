@@ -64,5 +64,5 @@ func noOptions(d *caddyfile.Dispenser, name string) error {
 	return d.Errf("unknown option %q in source %s: it takes none", d.Val(), name)
 }
 
-// Interface guards
+// Interface guards.
 var _ caddyfile.Unmarshaler = (*SlotlogApp)(nil)

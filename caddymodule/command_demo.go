@@ -209,7 +209,7 @@ func (d *demo) served(ctx context.Context) string {
 		if err == nil {
 			var s fleetStatus
 			err = json.NewDecoder(resp.Body).Decode(&s)
-			resp.Body.Close()
+			_ = resp.Body.Close()
 			for _, m := range s.Serving {
 				if m.Ready > 0 {
 					model = m.Model

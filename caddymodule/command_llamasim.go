@@ -66,7 +66,7 @@ func cmdLlamasim(fl caddycmd.Flags) (int, error) {
 		return caddy.ExitCodeFailedStartup, errors.New("--slots and --context must be at least 1, --prefill and --decode at least 0")
 	}
 	if path := fl.String("log"); path != "" {
-		f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+		f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 		if err != nil {
 			return caddy.ExitCodeFailedStartup, fmt.Errorf("opening the stand-in's log: %w", err)
 		}

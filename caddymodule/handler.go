@@ -144,7 +144,7 @@ func (h *Handler) Validate() error {
 
 func checkHeaderName(name string) error {
 	odd := func(c rune) bool {
-		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_')
+		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_'
 	}
 	if name == "" || strings.ContainsFunc(name, odd) {
 		return fmt.Errorf("session_header %q is not the name of a header", name)
@@ -344,7 +344,7 @@ func (j oneAttempt) Needs() (fleet.Needs, error) {
 	}
 }
 
-// Interface guards
+// Interface guards.
 var (
 	_ caddy.Provisioner           = (*Handler)(nil)
 	_ caddy.Validator             = (*Handler)(nil)

@@ -47,5 +47,5 @@ func (c collectors) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// Interface guards
+// Interface guards.
 var _ prometheus.Collector = collectors(nil)

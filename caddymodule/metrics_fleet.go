@@ -126,7 +126,7 @@ func gauge(ch chan<- prometheus.Metric, d *prometheus.Desc, v float64, labels ..
 	ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 }
 
-// Interface guards
+// Interface guards.
 var (
 	_ prometheus.Collector = (*fleetMetrics)(nil)
 	_ fleet.Observer       = (*fleetMetrics)(nil)

@@ -59,5 +59,5 @@ func counter(ch chan<- prometheus.Metric, d *prometheus.Desc, v float64, labels 
 	ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
 }
 
-// Interface guards
+// Interface guards.
 var _ prometheus.Collector = (*slotlogMetrics)(nil)

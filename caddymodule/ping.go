@@ -85,5 +85,5 @@ func (j lastWords) End(err error) []byte {
 	return j.Job.End(err)
 }
 
-// Interface guards
+// Interface guards.
 var _ fleet.Job = lastWords{}

@@ -162,7 +162,7 @@ func (f *inForce[T]) last() T {
 	return f.all[len(f.all)-1]
 }
 
-// Interface guards
+// Interface guards.
 var (
 	_ caddy.Destructor = (*state)(nil)
 	_ caddy.Destructor = (*tail)(nil)

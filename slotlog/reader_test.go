@@ -198,29 +198,29 @@ func TestOneLineSaysOneThing(t *testing.T) {
 		want       *Event // nil: none
 		unknown    bool
 	}{
-		{"launch", frame + "processing task, is_child = 0", ptr(with(KindLaunch, -1, 0)), false},
-		{"launch before b7690", frame + "processing task", ptr(with(KindLaunch, -1, 0)), false},
-		{"release", frame + "stop processing: n_tokens = 4185, truncated = 0", ptr(with(KindRelease, 4185, 0)), false},
-		{"release before b6890", frame + "stop processing: n_past = 1011, truncated = 0", ptr(with(KindRelease, 1011, 0)), false},
-		{"running", frame + "n_gen =    663, tg = 110.43 t/s, tg_3s = 109.88 t/s", ptr(with(KindRunning, 663, 109.88)), false},
-		{"running before b10408", frame + "n_decoded =    663, tg = 110.43 t/s, tg_3s = 109.88 t/s", ptr(with(KindRunning, 663, 109.88)), false},
-		{"running before b9706", frame + "n_decoded =    663, tg = 110.43 t/s", ptr(with(KindRunning, 663, 110.43)), false},
-		{"a third name for the count", frame + "n_new =     12, tg =   9.00 t/s", ptr(slot), true},
-		{"debug counter", frame + "n_gen = 17, n_remaining = 83, next token:   198 ''", ptr(slot), false},
-		{"timing", frame + "       eval time =     697.41 ms /    90 tokens (    7.84 ms per token,   127.62 tokens per second)", ptr(with(KindTiming, 90, 127.62)), false},
-		{"timing without a finite rate", frame + "       eval time =       0.00 ms /     1 tokens (    0.00 ms per token,      inf tokens per second)", ptr(with(KindTiming, 1, 0)), false},
-		{"timing with another line in it", frame + "       eval time =     697.41 ms /    90 tokens (    7.84 ms 0.12.345.679 I slot", ptr(slot), false},
-		{"prefill timing", frame + "prompt eval time =    3912.44 ms /  4096 tokens (    0.96 ms per token,  1046.92 tokens per second)", ptr(slot), false},
-		{"prefill", frame + "prompt processing, n_tokens =  16385, progress = 0.85, t =  13.94 s / 1175.06 tokens per second", ptr(with(KindPrompt, 16385, 0)), false},
-		{"prefill before b6890", frame + "prompt processing progress, n_past = 512, n_tokens = 256, progress = 0.572067", ptr(with(KindPrompt, 512, 0)), false},
+		{"launch", frame + "processing task, is_child = 0", new(with(KindLaunch, -1, 0)), false},
+		{"launch before b7690", frame + "processing task", new(with(KindLaunch, -1, 0)), false},
+		{"release", frame + "stop processing: n_tokens = 4185, truncated = 0", new(with(KindRelease, 4185, 0)), false},
+		{"release before b6890", frame + "stop processing: n_past = 1011, truncated = 0", new(with(KindRelease, 1011, 0)), false},
+		{"running", frame + "n_gen =    663, tg = 110.43 t/s, tg_3s = 109.88 t/s", new(with(KindRunning, 663, 109.88)), false},
+		{"running before b10408", frame + "n_decoded =    663, tg = 110.43 t/s, tg_3s = 109.88 t/s", new(with(KindRunning, 663, 109.88)), false},
+		{"running before b9706", frame + "n_decoded =    663, tg = 110.43 t/s", new(with(KindRunning, 663, 110.43)), false},
+		{"a third name for the count", frame + "n_new =     12, tg =   9.00 t/s", new(slot), true},
+		{"debug counter", frame + "n_gen = 17, n_remaining = 83, next token:   198 ''", new(slot), false},
+		{"timing", frame + "       eval time =     697.41 ms /    90 tokens (    7.84 ms per token,   127.62 tokens per second)", new(with(KindTiming, 90, 127.62)), false},
+		{"timing without a finite rate", frame + "       eval time =       0.00 ms /     1 tokens (    0.00 ms per token,      inf tokens per second)", new(with(KindTiming, 1, 0)), false},
+		{"timing with another line in it", frame + "       eval time =     697.41 ms /    90 tokens (    7.84 ms 0.12.345.679 I slot", new(slot), false},
+		{"prefill timing", frame + "prompt eval time =    3912.44 ms /  4096 tokens (    0.96 ms per token,  1046.92 tokens per second)", new(slot), false},
+		{"prefill", frame + "prompt processing, n_tokens =  16385, progress = 0.85, t =  13.94 s / 1175.06 tokens per second", new(with(KindPrompt, 16385, 0)), false},
+		{"prefill before b6890", frame + "prompt processing progress, n_past = 512, n_tokens = 256, progress = 0.572067", new(with(KindPrompt, 512, 0)), false},
 		{"pick", "0.12.345.678 I slot get_availabl: id  3 | task -1 | selected slot by LRU, t_last = -1", &idle, false},
-		{"draft tokens", frame + "accepted  3/ 4 draft tokens", ptr(slot), false},
+		{"draft tokens", frame + "accepted  3/ 4 draft tokens", new(slot), false},
 		{"router's child, four digits", "[ 8081] 3.24.875.501 I slot      release: id  0 | task 533 | stop processing: n_tokens = 218, truncated = 0", &child, false},
-		{"colours", "\x1b[0m\x1b[34m0.12.345.790\x1b[0m \x1b[32mI \x1b[0mslot launch_slot_: id  3 | task 42 | processing task, is_child = 0", ptr(with(KindLaunch, -1, 0)), false},
-		{"CRLF", "slot launch_slot_: id  3 | task 42 | processing task\r", ptr(with(KindLaunch, -1, 0)), false},
-		{"byte order mark", "\xef\xbb\xbfslot launch_slot_: id  3 | task 42 | processing task", ptr(with(KindLaunch, -1, 0)), false},
-		{"hole of NULs", "\x00\x00\x00slot launch_slot_: id  3 | task 42 | processing task", ptr(with(KindLaunch, -1, 0)), false},
-		{"minutes without end", "1621.16.348.559 I slot launch_slot_: id  3 | task 42 | processing task", ptr(with(KindLaunch, -1, 0)), false},
+		{"colours", "\x1b[0m\x1b[34m0.12.345.790\x1b[0m \x1b[32mI \x1b[0mslot launch_slot_: id  3 | task 42 | processing task, is_child = 0", new(with(KindLaunch, -1, 0)), false},
+		{"CRLF", "slot launch_slot_: id  3 | task 42 | processing task\r", new(with(KindLaunch, -1, 0)), false},
+		{"byte order mark", "\xef\xbb\xbfslot launch_slot_: id  3 | task 42 | processing task", new(with(KindLaunch, -1, 0)), false},
+		{"hole of NULs", "\x00\x00\x00slot launch_slot_: id  3 | task 42 | processing task", new(with(KindLaunch, -1, 0)), false},
+		{"minutes without end", "1621.16.348.559 I slot launch_slot_: id  3 | task 42 | processing task", new(with(KindLaunch, -1, 0)), false},
 		{"queue", "que    start_loop: processing task, id = 12", nil, false},
 		{"service line", "0.00.000.001 W srv          stop: cancel task, id_task = 2", nil, false},
 		{"library line", "llama_context: n_ctx         = 16384", nil, false},
@@ -250,8 +250,6 @@ func TestOneLineSaysOneThing(t *testing.T) {
 		})
 	}
 }
-
-func ptr[T any](v T) *T { return &v }
 
 func TestPortComesFromMarkThenConfigurationThenListeningThenOne(t *testing.T) {
 	const launch = "slot launch_slot_: id  0 | task 1 | processing task\n"

@@ -123,7 +123,7 @@ func (t *tail) open(named os.FileInfo) error {
 
 // close gives the file up. Half a line of it has no other half in the next one.
 func (t *tail) close() {
-	t.f.Close()
+	_ = t.f.Close()
 	t.f = nil
 	t.s.cut(false, false)
 }

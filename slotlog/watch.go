@@ -15,7 +15,7 @@ func (s *Source) run() {
 	t := &tail{s: s, path: s.o.Path, buf: make([]byte, chunkBytes)}
 	defer func() {
 		if t.f != nil {
-			t.f.Close()
+			_ = t.f.Close()
 		}
 	}()
 	w := newWatch(s.o)
@@ -57,7 +57,7 @@ func newWatch(o SourceOptions) *watch {
 
 func (w *watch) close() {
 	if w.w != nil {
-		w.w.Close()
+		_ = w.w.Close()
 	}
 }
 

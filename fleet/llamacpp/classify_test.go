@@ -18,8 +18,7 @@ func errorBody(code int, text string) string {
 
 // verdictOf writes an error down in one line: cause, or reason with its marks.
 func verdictOf(err error) string {
-	var lost *fleet.NodeLost
-	if errors.As(err, &lost) {
+	if lost, ok := errors.AsType[*fleet.NodeLost](err); ok {
 		return "lost " + string(lost.Cause)
 	}
 	var e *fleet.RequestError

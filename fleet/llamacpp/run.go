@@ -225,8 +225,7 @@ func (g *generation) closed(err error) error {
 }
 
 func (g *generation) named(err error) error {
-	var lost *fleet.NodeLost
-	if errors.As(err, &lost) {
+	if lost, ok := errors.AsType[*fleet.NodeLost](err); ok {
 		lost.Node = g.link.name
 	}
 	return err

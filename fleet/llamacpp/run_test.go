@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -209,9 +210,7 @@ func TestAnswersThatAreNoStream(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
-				for k, v := range tt.head {
-					w.Header()[k] = v
-				}
+				maps.Copy(w.Header(), tt.head)
 				w.WriteHeader(tt.status)
 				fmt.Fprint(w, tt.body)
 			})
@@ -223,8 +222,7 @@ func TestAnswersThatAreNoStream(t *testing.T) {
 			if len(h.events) != 0 {
 				t.Errorf("got events %v before the objection", h.kinds())
 			}
-			var e *fleet.RequestError
-			if errors.As(err, &e) {
+			if e, ok := errors.AsType[*fleet.RequestError](err); ok {
 				for _, secret := range []string{"n1", "s3cret", "127.0.0.1"} {
 					if strings.Contains(e.Message, secret) {
 						t.Errorf("the client's message %q names %q", e.Message, secret)

@@ -201,16 +201,14 @@ func (e *dialError) Unwrap() error { return e.err }
 
 // causeOf tells how the connection failed.
 func causeOf(err error) fleet.Cause {
-	var dial *dialError
-	if errors.As(err, &dial) {
+	if dial, ok := errors.AsType[*dialError](err); ok {
 		var t interface{ Timeout() bool }
 		if errors.As(dial.err, &t) && t.Timeout() {
 			return fleet.CauseTimedOut
 		}
 		return fleet.CauseRefused
 	}
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
+	if _, ok := errors.AsType[syscall.Errno](err); ok {
 		return fleet.CauseReset
 	}
 	return fleet.CauseClosed

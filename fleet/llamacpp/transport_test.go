@@ -276,8 +276,7 @@ func TestCertificatesAreVerifiedAndHTTP2NotSpoken(t *testing.T) {
 
 	err := newLink(t, Options{URL: s.URL}).Run(t.Context(), chat, discard)
 	wantLost(t, err, fleet.CauseRefused)
-	var unknown *tls.CertificateVerificationError
-	if !errors.As(err, &unknown) {
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); !ok {
 		t.Errorf("got %v, want that the certificate is unknown", err)
 	}
 	if proto.Load() != 0 {

@@ -207,7 +207,7 @@ func shapes(t *testing.T, contentType, body string, thinking bool) []string {
 		return []string{shapeOf(t, body, thinking)}
 	}
 	var out []string
-	for _, e := range strings.Split(strings.TrimSuffix(body, "\n\n"), "\n\n") {
+	for e := range strings.SplitSeq(strings.TrimSuffix(body, "\n\n"), "\n\n") {
 		data, ok := strings.CutPrefix(e, "data: ")
 		if !ok {
 			t.Fatalf("not an event: %q", e)
@@ -223,7 +223,7 @@ func shapes(t *testing.T, contentType, body string, thinking bool) []string {
 // metricNames are the lines of an exposition, their values left out.
 func metricNames(body string) []string {
 	var out []string
-	for _, line := range strings.Split(body, "\n") {
+	for line := range strings.SplitSeq(body, "\n") {
 		if !strings.HasPrefix(line, "#") {
 			line, _, _ = strings.Cut(line, " ")
 		}

@@ -3,6 +3,7 @@ package llamasim
 import (
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -16,9 +17,7 @@ const question = "Tell me of rivers & \"bridges\" \\ <here>, 日本 🦊"
 func continuation(body dict, thought, content string) dict {
 	last := dict{"role": "assistant", "content": content}
 	out := dict{"add_generation_prompt": false}
-	for k, v := range body {
-		out[k] = v
-	}
+	maps.Copy(out, body)
 	if content == "" {
 		last["reasoning_content"] = thought
 		out["continue_final_message"] = "reasoning_content"
@@ -230,9 +229,7 @@ func TestRefusesWrongContinuations(t *testing.T) {
 	s := start(t, Options{})
 	assistant := func(more dict) dict {
 		m := dict{"role": "assistant", "content": "x"}
-		for k, v := range more {
-			m[k] = v
-		}
+		maps.Copy(m, more)
 		return m
 	}
 	for _, c := range []struct {

@@ -41,7 +41,7 @@ const (
 	// or without a stream, it is an HTTP 500.
 	FaultError FaultKind = "error"
 
-	// FaultKVFull is the same with "Context size has been exceeded."
+	// FaultKVFull is the same, where "Context size has been exceeded." is what it says.
 	FaultKVFull FaultKind = "kv_full"
 
 	// FaultSlow waits Fault.Delay before the token and each after it.

@@ -1,8 +1,10 @@
 package llamasim
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -94,7 +96,7 @@ func (in *instance) generate(rp *reply, j *job) error {
 	}
 	n := 0
 	for _, g := range j.gens {
-		if !g.released && err == errClientGone {
+		if !g.released && errors.Is(err, errClientGone) {
 			in.log.write('W', "srv          stop: cancel task, id_task = %d", g.task)
 			n++
 		}
@@ -257,8 +259,7 @@ func (in *instance) decodeRound(j *job) (running int, err error) {
 	in.counters.decoded(len(j.gens))
 	in.mu.Unlock()
 	// The real server answers the children first.
-	for i := len(j.gens) - 1; i >= 0; i-- {
-		g := j.gens[i]
+	for _, g := range slices.Backward(j.gens) {
 		if g.stopType != "" {
 			continue
 		}

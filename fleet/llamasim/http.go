@@ -125,8 +125,7 @@ func (in *instance) routePost(w http.ResponseWriter, r *http.Request) {
 	}
 	body, err := readBody(w, r)
 	if err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			writeBody(w, http.StatusRequestEntityTooLarge, "", nil)
 		}
 		return

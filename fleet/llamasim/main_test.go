@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -181,9 +182,7 @@ const chatPath = "/v1/chat/completions"
 func ask(t *testing.T, s *Server, path string, body dict) *stream {
 	t.Helper()
 	full := dict{"stream": true}
-	for k, v := range body {
-		full[k] = v
-	}
+	maps.Copy(full, body)
 	resp := post(t.Context(), t, s.URL()+path, js(t, full))
 	if resp.StatusCode != http.StatusOK {
 		b, _ := io.ReadAll(resp.Body)

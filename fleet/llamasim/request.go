@@ -79,8 +79,7 @@ func parseError(body []byte, err error) *apiError {
 func parseBody(body []byte) (map[string]json.RawMessage, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil {
-		var wrongType *json.UnmarshalTypeError
-		if errors.As(err, &wrongType) {
+		if wrongType, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			return nil, badRequest("[json.exception.type_error.305] cannot use operator[] with a string argument with " + wrongType.Value)
 		}
 		return nil, parseError(body, err)
@@ -194,8 +193,7 @@ func (in *instance) parseRequest(fields map[string]json.RawMessage) (*request, e
 
 // firstError picks one of joined errors: the client gets one answer.
 func firstError(err error) error {
-	var api *apiError
-	if errors.As(err, &api) {
+	if api, ok := errors.AsType[*apiError](err); ok {
 		return api
 	}
 	return err

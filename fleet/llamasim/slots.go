@@ -1,6 +1,7 @@
 package llamasim
 
 import (
+	"slices"
 	"time"
 )
 
@@ -95,8 +96,7 @@ func (in *instance) grant(j *job) bool {
 		}
 	}
 	// Children are launched before their parent.
-	for i := len(j.gens) - 1; i >= 0; i-- {
-		g := j.gens[i]
+	for i, g := range slices.Backward(j.gens) {
 		in.log.slot('I', "launch_slot_", g.slot.id, g.task, "processing task, is_child = %d", min(i, 1))
 	}
 	return true

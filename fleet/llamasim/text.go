@@ -68,12 +68,12 @@ func (in *instance) serveDetokenize(w http.ResponseWriter, _ *http.Request, body
 	if json.Unmarshal(fields["tokens"], &ids) != nil && fields["tokens"] != nil {
 		return serverError("[json.exception.type_error.302] type must be number, but is string")
 	}
-	content := ""
+	var content strings.Builder
 	for _, id := range ids {
 		t, _ := tokenText(id)
-		content += t
+		content.WriteString(t)
 	}
-	writeJSON(w, http.StatusOK, fieldList{{"content", strings.ToValidUTF8(content, "\uFFFD")}})
+	writeJSON(w, http.StatusOK, fieldList{{"content", strings.ToValidUTF8(content.String(), "\uFFFD")}})
 	return nil
 }
 

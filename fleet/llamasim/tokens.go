@@ -24,7 +24,7 @@ const (
 	markCallEnd  = "</tool_call>"
 )
 
-// The layout of ids: markers, halves of characters, characters, words.
+// The layout of ids: markers, halves of characters, whole characters, words.
 const (
 	wordLetters   = 5 // longest run of letters in one token
 	idFirstMark   = 1
@@ -130,7 +130,7 @@ func tokenID(s string) int32 {
 		}
 		return idTail + int32(s[0]&0x3F)*64 + int32(s[1]&0x3F)
 	}
-	return idRune + int32(r)&0xFFFF
+	return idRune + r&0xFFFF
 }
 
 // letterDigit is 1..52, so that no word is another one with a leading zero.
@@ -155,16 +155,16 @@ func tokenText(id int32) (string, bool) {
 	case id < idRune:
 		return string([]byte{0x80 | byte((id-idTail)/64), 0x80 | byte((id-idTail)%64)}), true
 	case id < idWord:
-		return string(rune(id - idRune)), true
+		return string(id - idRune), true
 	}
 	n := (id - idWord) / 2
 	word := ""
 	for n++; n > 0; n = (n - 1) / letterDigits {
 		d := (n - 1) % letterDigits
 		if d < 26 {
-			word = string(rune('a'+d)) + word
+			word = string('a'+d) + word
 		} else {
-			word = string(rune('A'+d-26)) + word
+			word = string('A'+d-26) + word
 		}
 	}
 	if (id-idWord)%2 == 1 {

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 
 	"github.com/slotfleet/slotfleet/fleet"
@@ -303,7 +304,7 @@ func (p *prefill) join(begin, delivered []byte) []byte {
 	if p.echoes && bytes.HasPrefix(delivered, begin) {
 		return delivered
 	}
-	return append(begin[:len(begin):len(begin)], delivered...)
+	return append(slices.Clip(begin), delivered...)
 }
 
 // writeCompletion lengthens the prompt by what was delivered. The client's own text
