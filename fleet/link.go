@@ -115,17 +115,32 @@ type Op uint8
 const (
 	OpProbe  Op = iota + 1 // learn what the node offers, and have Watch tell it
 	OpHealth               // only see whether it answers
+	OpAsk                  // one request of the model server's API, answered whole
 )
 
 // Call is a short, idempotent request to a node.
 type Call struct {
 	Op Op
+
+	// The request of an [OpAsk], in the language of the model server. fleet does not
+	// look into it. Body must not be changed while Call runs.
+	Method      string
+	Path        string
+	ContentType string
+	Body        []byte
+
+	// Model is the instance's model. The manager sets it.
+	Model string
+
+	// Patience bounds silence. The manager sets it.
+	Patience Patience
 }
 
 // Reply is what a model server answered, for the layer that asked.
 type Reply struct {
-	Status int // in the protocol of the link; HTTP's for llama-server
-	Body   []byte
+	Status      int // in the protocol of the link; HTTP's for llama-server
+	ContentType string
+	Body        []byte
 }
 
 // NodeState is all that a node offers and carries.
