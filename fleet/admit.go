@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -26,6 +27,7 @@ type waiter struct {
 	policy *Applied
 	failed []failure
 	first  bool // somebody reads its answer already
+	kept   bool // it began and gave way: no limit of the queue holds for it but its Deadline
 	cursor int  // of round_robin, drawn once
 
 	settled chan struct{} // closed when claim or err is set
@@ -67,17 +69,18 @@ func (w *waiter) isSettled() bool { return w.claim != nil || w.err != nil }
 // Admit takes a request in: it waits for a lane of an instance that serves the
 // model, and holds it for the session that it returns. Errors are *[RequestError].
 func (m *Manager) Admit(ctx context.Context, a *Applied, r Request) (*Session, error) {
-	if err := m.enter(); err != nil {
+	s := newSession(m, a, r)
+	if err := m.enter(s); err != nil {
 		return nil, err
 	}
-	s := &Session{m: m, policy: a, request: r, began: time.Now()}
+	ctx, done := s.bind(ctx)
+	defer done()
 	c, err := m.place(ctx, &waiter{Request: r, policy: a})
 	if err != nil {
 		s.end(err)
 		return nil, err
 	}
-	s.hold(c)
-	s.record.Waited = time.Since(s.began)
+	s.begin(c)
 	return s, nil
 }
 
@@ -87,7 +90,10 @@ func (m *Manager) place(ctx context.Context, w *waiter) (*claim, error) {
 		return nil, cancelled(ctx)
 	}
 	limit := w.policy.Wait
-	if !w.Deadline.IsZero() {
+	switch {
+	case w.kept:
+		limit = time.Until(w.Deadline)
+	case !w.Deadline.IsZero():
 		limit = min(limit, time.Until(w.Deadline))
 	}
 	if err := m.enqueue(w); err != nil {
@@ -118,7 +124,7 @@ func (m *Manager) enqueue(w *waiter) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return &RequestError{Reason: ReasonStopping, Message: "the server is stopping"}
+		return stopping()
 	}
 	w.cursor = m.cursor
 	m.cursor++
@@ -131,7 +137,7 @@ func (m *Manager) enqueue(w *waiter) error {
 	}
 	m.waiting = slices.Insert(m.waiting, at, w)
 	m.pump()
-	if !w.first && !w.isSettled() && len(m.waiting) > w.policy.Waiting {
+	if !w.first && !w.kept && !w.isSettled() && len(m.waiting) > w.policy.Waiting {
 		m.waiting = slices.DeleteFunc(m.waiting, func(x *waiter) bool { return x == w })
 		return &RequestError{
 			Reason:     ReasonOverloaded,
@@ -183,13 +189,13 @@ type alike struct {
 	model       string
 	fingerprint string
 	features    Features
-	anew        bool
+	anew, mixed bool
 	failed      *node
 }
 
 // alike returns false for a request that has failed on several nodes: few are.
 func (w *waiter) alike() (alike, bool) {
-	a := alike{w.policy, w.Model, w.needs.Fingerprint, w.needs.Features, w.needs.Anew, nil}
+	a := alike{w.policy, w.Model, w.needs.Fingerprint, w.needs.Features, w.needs.Anew, w.Mixed, nil}
 	if len(w.failed) == 1 {
 		a.failed = w.failed[0].node
 	}
@@ -201,7 +207,7 @@ func (w *waiter) alike() (alike, bool) {
 func (m *Manager) choose(w *waiter) (*claim, error) {
 	now := time.Now()
 	found := m.search(w, now)
-	if len(found.able) == 0 && w.needs.Anew {
+	if len(found.able) == 0 {
 		found.able = found.other
 	}
 	if len(found.able) == 0 {
@@ -274,7 +280,7 @@ func (m *Manager) giveBack(c *claim) {
 // found is what a search through the fleet came to.
 type found struct {
 	able  []candidate // up, ready and fit to serve
-	other []candidate // up and ready, to begin anew: they cannot go on with the answer
+	other []candidate // up and ready, to begin anew or, if mixed, to go on with another build
 
 	known  int       // instances that serve the model, usable or not
 	widest Tokens    // of their contexts
@@ -333,12 +339,13 @@ func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
 	if failed != nil && failed.max > 0 {
 		f.widest, narrow = max(f.widest, failed.max), true
 	}
-	like := w.needs.Fingerprint == "" || w.needs.Fingerprint == i.Fingerprint && i.Features.Has(w.needs.Features)
+	able := w.needs.Fingerprint == "" || i.Features.Has(w.needs.Features)
+	like := able && (w.needs.Fingerprint == "" || w.needs.Fingerprint == i.Fingerprint)
 	switch {
 	case narrow:
 		f.narrow++
 	case failed != nil, n.down != nil && w.everFailedOn(n): // nobody waits for its return
-	case !like && !w.needs.Anew:
+	case !like && !w.needs.Anew && !(w.Mixed && able):
 		f.unlike++
 	case n.down != nil:
 		f.hopes(n, now.Sub(n.down.since) < w.policy.Wait)
@@ -403,5 +410,8 @@ func unknownModel(model string) string {
 }
 
 func cancelled(ctx context.Context) error {
+	if why, ok := errors.AsType[*RequestError](context.Cause(ctx)); ok {
+		return why // it was ended from here
+	}
 	return &RequestError{Reason: ReasonCancelled, Message: "the client left", Err: context.Cause(ctx)}
 }

@@ -149,14 +149,17 @@ func (l *fakeLink) probed() int {
 type fakeJob struct {
 	delivered []string
 	last      string
-	rigid     bool // it cannot go on once something is delivered
-	anew      bool // it may begin anew
+	rigid     bool   // it cannot go on once something is delivered
+	anew      bool   // it may begin anew
+	grown     Tokens // the prompt's length with what was delivered
+	saw       string // fingerprint of the instance it was last asked for
 	requests  []string
 	take      func(Event) ([]byte, error) // instead of taking
 }
 
 func (j *fakeJob) Request(i Instance) (Assignment, error) {
 	j.requests = append(j.requests, i.Node)
+	j.saw = i.Fingerprint
 	return Assignment{Body: []byte(strings.Join(j.delivered, " "))}, nil
 }
 
@@ -183,7 +186,7 @@ func (j *fakeJob) Needs() (Needs, error) {
 	case j.rigid:
 		return Needs{}, &RequestError{Reason: ReasonLost, Message: "this answer cannot go on elsewhere"}
 	}
-	return Needs{Fingerprint: "f", Features: ContinueContent, Anew: j.anew}, nil
+	return Needs{Fingerprint: "f", Features: ContinueContent, Anew: j.anew, Prompt: j.grown}, nil
 }
 
 func (j *fakeJob) End(err error) []byte {
@@ -249,8 +252,8 @@ func quietNow(t *testing.T, m *Manager) {
 			}
 		}
 	}
-	if m.sessions != 0 || len(m.waiting) != 0 {
-		t.Errorf("got %d sessions and %d waiting, want none", m.sessions, len(m.waiting))
+	if len(m.live) != 0 || len(m.waiting) != 0 {
+		t.Errorf("got %d sessions and %d waiting, want none", len(m.live), len(m.waiting))
 	}
 }
 

@@ -131,6 +131,10 @@ type Request struct {
 	// Light: it needs no lane, because no slot of the model server works on it
 	// (tokenize, template). It does not wait for one either.
 	Light bool
+
+	// Mixed: where no instance of the same fingerprint is left, another build of the
+	// model may go on with the answer.
+	Mixed bool
 }
 
 // Needs is what an instance must have to go on with a [Job].

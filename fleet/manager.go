@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"slices"
 	"sync"
@@ -19,21 +20,28 @@ type Manager struct {
 
 	applying sync.Mutex // one Apply at a time; taken before mu
 
-	mu       sync.Mutex
-	nodes    []*node // in the order they were learned
-	applied  []*Applied
-	waiting  []*waiter
-	cursor   int         // of round_robin, over all requests
-	warm     *recentlyOn // where conversations ran last
-	sessions int         // admitted or being admitted, not ended
-	retired  bool        // closes with the last session
-	closed   bool
+	mu      sync.Mutex
+	nodes   []*node // in the order they were learned
+	applied []*Applied
+	waiting []*waiter
+	cursor  int                 // of round_robin, over all requests
+	warm    *recentlyOn         // where conversations ran last
+	live    map[string]*Session // admitted or being admitted, not ended
+	done    []SessionStatus     // the last that ended
+	retired bool                // closes with the last session
+	closed  bool
+
+	watchers watchers
+	seed     maphash.Seed // of what is shown instead of a tenant
 }
 
 // New makes a manager with no nodes. It does nothing until a policy is applied.
 func New() *Manager {
 	ctx, stop := context.WithCancel(context.Background())
-	return &Manager{ctx: ctx, stop: stop, warm: newRecentlyOn()}
+	return &Manager{
+		ctx: ctx, stop: stop, warm: newRecentlyOn(),
+		live: make(map[string]*Session), seed: maphash.MakeSeed(),
+	}
 }
 
 // Applied is one policy that a manager works by, next to others: those of a
@@ -221,7 +229,7 @@ func (m *Manager) dropUnwanted() {
 func (m *Manager) Retire() {
 	m.mu.Lock()
 	m.retired = true
-	idle := m.sessions == 0
+	idle := len(m.live) == 0
 	m.mu.Unlock()
 	if idle {
 		m.Close()
@@ -234,31 +242,10 @@ func (m *Manager) Close() {
 	m.mu.Lock()
 	m.closed = true
 	for _, w := range m.waiting {
-		w.settle(nil, &RequestError{Reason: ReasonStopping, Message: "the server is stopping"})
+		w.settle(nil, stopping())
 	}
 	m.waiting = nil
 	m.mu.Unlock()
 	m.stop()
 	m.wg.Wait()
-}
-
-// enter counts a session, so that the manager outlives it.
-func (m *Manager) enter() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
-		return &RequestError{Reason: ReasonStopping, Message: "the server is stopping"}
-	}
-	m.sessions++
-	return nil
-}
-
-func (m *Manager) leave() {
-	m.mu.Lock()
-	m.sessions--
-	last := m.retired && m.sessions == 0
-	m.mu.Unlock()
-	if last {
-		m.Close()
-	}
 }

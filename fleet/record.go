@@ -15,6 +15,7 @@ const (
 
 // Record is the account of one request, made when it ends.
 type Record struct {
+	Session string // id of the session
 	Model   string // as served; empty: it was never placed
 	Node    string // that answered last; empty: it was never placed
 	Outcome Outcome
@@ -25,6 +26,7 @@ type Record struct {
 	Took       time.Duration // from admission to the end
 
 	Moves     int    // attempts after the first
+	Mixed     bool   // another build of the model went on with it
 	Generated Tokens // by all nodes
 }
 
