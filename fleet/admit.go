@@ -347,6 +347,7 @@ func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
 	case failed != nil, n.down != nil && w.everFailedOn(n): // nobody waits for its return
 	case !like && !w.needs.Anew && !(w.Mixed && able):
 		f.unlike++
+	case n.drain != nil: // nobody knows whether it comes back
 	case n.down != nil:
 		f.hopes(n, now.Sub(n.down.since) < w.policy.Wait)
 	case i.State != StateReady && i.State != StateSleeping:

@@ -54,23 +54,25 @@ func newCommand(kind commandKind) *command {
 // nodes, while it runs or is parked. Its client gets the error end. Only a session
 // that has ended is an error: [ErrUnknownSession].
 func (m *Manager) Cancel(id string) error {
-	return m.abort(id, &RequestError{Reason: ReasonAborted, Message: "the request was ended by an operator"})
-}
-
-func (m *Manager) abort(id string, why *RequestError) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.live[id]
 	if s == nil {
 		return ErrUnknownSession
 	}
+	s.abort(&RequestError{Reason: ReasonAborted, Message: "the request was ended by an operator"})
+	return nil
+}
+
+// abort ends the session for good, the first reason given being the one that counts.
+// Called under the manager's mutex.
+func (s *Session) abort(why *RequestError) {
 	if s.quit == nil {
 		s.quit = why
 	}
 	if s.leave != nil {
 		s.leave(s.quit)
 	}
-	return nil
 }
 
 // Park frees the session's lane and keeps what was delivered, until [Manager.Resume].

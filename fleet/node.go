@@ -28,6 +28,7 @@ type node struct {
 	added   time.Time
 	down    *downtime    // nil: nothing is wrong with it, as far as is known
 	told    time.Time    // when an outage was last logged
+	drain   *drain       // nil: it is in service
 	heard   atomic.Int64 // last sign of life, in Unix nanoseconds; needs no lock
 }
 
@@ -335,6 +336,7 @@ func (m *Manager) markDown(n *node, err error) {
 	m.mu.Unlock()
 	if tell {
 		log.Warn("node is down", "node", n.name, "cause", string(cause), "error", why)
+		m.tell(Change{Kind: ChangeDown, Node: n.name, Why: string(cause)})
 	}
 }
 
@@ -368,6 +370,7 @@ func (m *Manager) markUp(n *node) {
 	}
 	m.mu.Unlock()
 	if was != nil && was.told {
+		m.tell(Change{Kind: ChangeUp, Node: n.name})
 		log.Info("node is up", "node", n.name, "down_for", time.Since(was.since).Round(time.Millisecond))
 	}
 }

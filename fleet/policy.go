@@ -47,6 +47,10 @@ type Policy struct {
 	// Waiting is how many requests may wait. Default: 512.
 	Waiting int
 
+	// DrainTimeout is how long what runs on a drained node may finish there.
+	// Default: 2m.
+	DrainTimeout time.Duration
+
 	// Log gets what an operator wants to know. Default: nothing is logged.
 	Log *slog.Logger
 
@@ -94,6 +98,9 @@ func (p *Policy) defaults() {
 	if p.Waiting == 0 {
 		p.Waiting = 512
 	}
+	if p.DrainTimeout == 0 {
+		p.DrainTimeout = 2 * time.Minute
+	}
 	if p.Log == nil {
 		p.Log = slog.New(slog.DiscardHandler)
 	}
@@ -112,8 +119,8 @@ func (p *Policy) Check() error {
 	if p.PoolHigh < 0 || p.PoolHigh > 100 {
 		return fmt.Errorf("pool_high is %d: a percentage from 1 to 100", p.PoolHigh)
 	}
-	if p.Retry < 0 || p.Stall < 0 || p.Wait < 0 || p.Attempts < 0 || p.Waiting < 0 {
-		return fmt.Errorf("retry, stall, attempts and the queue's limits cannot be negative")
+	if p.Retry < 0 || p.Stall < 0 || p.Wait < 0 || p.Attempts < 0 || p.Waiting < 0 || p.DrainTimeout < 0 {
+		return fmt.Errorf("retry, stall, attempts, drain_timeout and the queue's limits cannot be negative")
 	}
 	seen := make(map[string]bool)
 	for _, n := range p.Nodes {
