@@ -48,6 +48,9 @@ type FleetApp struct {
 	// Default: 1073741824 (1 GiB).
 	Buffer int64 `json:"buffer,omitempty"`
 
+	// How long requests on a node that is drained may finish there. Default: 2m.
+	DrainTimeout caddy.Duration `json:"drain_timeout,omitempty"`
+
 	// How requests wait for a free lane.
 	Queue *Queue `json:"queue,omitempty"`
 
@@ -124,8 +127,8 @@ func (a *FleetApp) check() error {
 	if a.Buffer < 0 || a.Buffer > maxSize {
 		return fmt.Errorf("buffer %d: want a number of bytes from 1 to %d (1 TiB)", a.Buffer, int64(maxSize))
 	}
-	if a.PoolHigh < 0 || a.Attempts < 0 || a.Retry < 0 || a.Stall < 0 || q.Requests < 0 || q.Timeout < 0 {
-		return errors.New("pool_high, retry, attempts, stall and the queue's limits cannot be negative")
+	if a.PoolHigh < 0 || a.Attempts < 0 || a.Retry < 0 || a.Stall < 0 || a.DrainTimeout < 0 || q.Requests < 0 || q.Timeout < 0 {
+		return errors.New("pool_high, retry, attempts, stall, drain_timeout and the queue's limits cannot be negative")
 	}
 	return nil
 }
@@ -149,6 +152,8 @@ func (a *FleetApp) policy(nodes []fleet.NodeSpec) fleet.Policy {
 		Stall:     time.Duration(a.Stall),
 		Wait:      time.Duration(q.Timeout),
 		Waiting:   q.Requests,
+
+		DrainTimeout: time.Duration(a.DrainTimeout),
 	}
 }
 

@@ -37,6 +37,7 @@ func parseFleetOption(d *caddyfile.Dispenser, before any) (any, error) {
 //		attempts  <number>
 //		stall     auto|<duration>
 //		buffer    <size>
+//		drain_timeout <duration>
 //		queue {
 //			requests <number>
 //			timeout  <duration>
@@ -60,6 +61,8 @@ func (a *FleetApp) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"stall":     {read: duration(&a.Stall, "auto", 0)},
 		"buffer":    {read: size(&a.Buffer)},
 		"queue":     {read: a.readQueue},
+
+		"drain_timeout": {read: duration(&a.DrainTimeout, "", 0)},
 	}.parse(d, "fleet")
 }
 

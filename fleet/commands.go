@@ -106,6 +106,7 @@ func (m *Manager) Resume(id string) error {
 	}
 	close(s.parked)
 	s.parked = nil
+	s.phase.Store(int32(PhaseQueued))
 	return nil
 }
 

@@ -180,7 +180,7 @@ func (m *Manager) moveOff(ctx context.Context, s *Session, n *node, d *drain, la
 	}
 	d.ended++
 	s.abort(&RequestError{
-		Reason:  ReasonAborted,
+		Reason:  ReasonLost,
 		Message: "its server was taken out of service, and the answer could not go on elsewhere",
 	})
 }

@@ -47,7 +47,7 @@ func TestDrainMovesWhatItCanAndLetsTheRestFinish(t *testing.T) {
 		time.Sleep(time.Minute + time.Second)
 		select {
 		case last := <-rigid:
-			wantReason(t, last.err, ReasonAborted)
+			wantReason(t, last.err, ReasonLost)
 		default:
 			t.Fatal("what could not move was not ended at the end of the time")
 		}
