@@ -14,6 +14,9 @@ type claim struct {
 	state    Instance // as it was when the lane was had
 	others   int      // lanes we held there besides
 	life     int      // of the node
+	share    share    // of the instance's work
+	phase    phase
+	choices  choices
 	given    bool
 }
 
@@ -25,6 +28,11 @@ type waiter struct {
 	failed []failure
 	first  bool // somebody reads its answer already
 	cursor int  // of round_robin, drawn once
+
+	bound   *instance // whose lane it waits for; nil: any
+	share   share     // of the work there
+	choices choices   // of the last decision
+	held    time.Time // since when it waits for any lane; zero: it does not
 
 	settled chan struct{} // closed when claim or err is set
 	claim   *claim
@@ -130,6 +138,7 @@ func (m *Manager) enqueue(w *waiter) error {
 	m.waiting = slices.Insert(m.waiting, at, w)
 	m.pump()
 	if !w.first && !w.isSettled() && len(m.waiting) > w.policy.Waiting {
+		m.unbind(w)
 		m.waiting = slices.DeleteFunc(m.waiting, func(x *waiter) bool { return x == w })
 		return &RequestError{
 			Reason:     ReasonOverloaded,
@@ -147,6 +156,7 @@ func (m *Manager) withdraw(w *waiter) bool {
 	if w.isSettled() {
 		return true
 	}
+	m.unbind(w)
 	m.waiting = slices.DeleteFunc(m.waiting, func(x *waiter) bool { return x == w })
 	return false
 }
@@ -191,7 +201,7 @@ func (w *waiter) alike() (alike, bool) {
 	if len(w.failed) == 1 {
 		a.failed = w.failed[0].node
 	}
-	return a, len(w.failed) < 2
+	return a, len(w.failed) < 2 && w.bound == nil && w.policy.Placement != LowestCost
 }
 
 // busyRetry is after how long a caller is told to come back when all is busy.
@@ -199,11 +209,18 @@ const busyRetry = 2 * time.Second
 
 // take holds a lane of the instance.
 func (m *Manager) take(i *instance, w *waiter) *claim {
-	c := &claim{instance: i, others: i.held, life: i.node.lives}
+	m.unbind(w)
+	c := &claim{instance: i, others: i.held, life: i.node.lives, share: w.share, choices: w.choices}
+	i.tick(time.Now())
+	c.phase = phase{taken: i.work.at, takenRead: i.work.read}
+	i.add(c.share)
 	i.held++
 	i.sessions++
 	c.state = i.Instance
 	m.warm.ran(w.Model, w.Session, i.node)
+	if len(w.Blocks) > 0 {
+		m.caches.ran(m.warmID(i), w.Blocks, i.remembers(len(w.Blocks), w.Prompt))
+	}
 	return c
 }
 
@@ -215,7 +232,9 @@ func (m *Manager) giveBack(c *claim) {
 		return
 	}
 	c.given = true
+	c.instance.tick(time.Now())
 	c.instance.held--
+	c.instance.remove(c.share)
 	c.instance.sessions--
 	if c.instance.node.wanted == 0 {
 		m.dropUnwanted()

@@ -25,15 +25,18 @@ type Manager struct {
 	waiting  []*waiter
 	cursor   int         // of round_robin, over all requests
 	warm     *recentlyOn // where conversations ran last
-	sessions int         // admitted or being admitted, not ended
-	retired  bool        // closes with the last session
+	caches   *warmIndex  // what they are expected to hold
+	models   map[string]*modelFigures
+	scratch  scratch
+	sessions int  // admitted or being admitted, not ended
+	retired  bool // closes with the last session
 	closed   bool
 }
 
 // New makes a manager with no nodes. It does nothing until a policy is applied.
 func New() *Manager {
 	ctx, stop := context.WithCancel(context.Background())
-	return &Manager{ctx: ctx, stop: stop, warm: newRecentlyOn()}
+	return &Manager{ctx: ctx, stop: stop, warm: newRecentlyOn(), caches: newWarmIndex(64 << 20), models: make(map[string]*modelFigures)}
 }
 
 // Applied is one policy that a manager works by, next to others: those of a
@@ -41,6 +44,7 @@ func New() *Manager {
 type Applied struct {
 	Policy
 	m         *Manager
+	placer    placer
 	nodes     []*node // of the policy, in its order
 	withdrawn bool
 	released  bool
@@ -55,7 +59,7 @@ func (m *Manager) Apply(p Policy) (*Applied, error) {
 	p.defaults()
 	m.applying.Lock()
 	defer m.applying.Unlock()
-	a := &Applied{Policy: p, m: m, nodes: make([]*node, len(p.Nodes))}
+	a := &Applied{Policy: p, m: m, placer: newPlacer(p.Placement), nodes: make([]*node, len(p.Nodes))}
 	if err := m.holdKnown(a); err != nil {
 		return nil, err
 	}

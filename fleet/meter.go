@@ -1,5 +1,7 @@
 package fleet
 
+import "time"
+
 // meter counts one attempt.
 type meter struct {
 	Timings
@@ -33,18 +35,31 @@ const (
 	enoughPredicted = 16
 )
 
-// learn corrects the instance's speeds by what an answer of ours took: each answer
-// moves them a quarter of the way.
-func (m *Manager) learn(i *instance, t Timings) {
+// learn takes in what an answer of ours took. r is what its client asked for.
+func (m *Manager) learn(c *claim, r *Request, t Timings) {
+	if t == (Timings{}) {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	i := c.instance
+	i.measure(m.specOf(i.node), t)
+	i.tick(time.Now())
+	c.calibrate(t)
+	m.figures(i.Model).learn(r, t)
+	m.caches.correct(m.warmID(i), r.Blocks, c.share.expected, t.Cached, t.Cached+t.Prompt)
+}
+
+// measure corrects the instance's speeds as load_aware reads them: each answer moves
+// them a quarter of the way.
+func (i *instance) measure(spec NodeSpec, t Timings) {
 	if t.Prompt >= enoughPrompt {
 		blend(&i.measured.Prefill, t.PromptPerSecond)
 	}
 	if t.Predicted >= enoughPredicted {
 		blend(&i.measured.Decode, t.PredictedPerSecond)
 	}
-	i.settle(m.specOf(i.node))
+	i.settle(spec)
 }
 
 // blend leaves out what is no speed: servers print absurd ones for tiny answers.

@@ -50,6 +50,10 @@ type instance struct {
 	sessions int   // sessions placed there and not ended
 	gone     bool  // the node does not offer it any more
 	measured Rates // from answers of ours; 0: none yet
+	work     work
+	speed    estimate
+	warm     warmID // in the index of caches; 0: not there yet
+	seed     uint64 // of ties
 }
 
 func newNode(spec NodeSpec, link Link) *node {
@@ -79,6 +83,10 @@ func (i *instance) settle(spec NodeSpec) {
 	i.Context = cmp.Or(spec.Context, i.said.Context)
 	i.Rates.Prefill = cmp.Or(i.measured.Prefill, i.said.Rates.Prefill, spec.Rates.Prefill)
 	i.Rates.Decode = cmp.Or(i.measured.Decode, i.said.Rates.Decode, spec.Rates.Decode)
+	i.speed.start(Rates{
+		Prefill: cmp.Or(i.said.Rates.Prefill, spec.Rates.Prefill),
+		Decode:  cmp.Or(i.said.Rates.Decode, spec.Rates.Decode),
+	})
 }
 
 // busy reports whether a session still counts on the node.
@@ -252,7 +260,7 @@ func (n *node) instance(model string) *instance {
 			return i
 		}
 	}
-	i := &instance{node: n}
+	i := &instance{node: n, seed: mix(hash(n.name), hash(model))}
 	n.instances = append(n.instances, i)
 	return i
 }

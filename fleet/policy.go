@@ -11,6 +11,7 @@ type Placement string
 
 // The placements; docs/placement.md has their formulas.
 const (
+	LowestCost  Placement = "lowest_cost"  // the least delay to the request and to those beside it
 	LoadAware   Placement = "load_aware"   // the least estimated time until the answer is whole
 	LeastLoaded Placement = "least_loaded" // the fewest sessions and open generations of ours
 	RoundRobin  Placement = "round_robin"  // in turn
@@ -105,9 +106,9 @@ func (p *Policy) defaults() {
 // Check says what is wrong with a policy, in the words of the configuration.
 func (p *Policy) Check() error {
 	switch p.Placement {
-	case "", LoadAware, LeastLoaded, RoundRobin:
+	case "", LowestCost, LoadAware, LeastLoaded, RoundRobin:
 	default:
-		return fmt.Errorf("unknown policy %q: one of %s, %s, %s", p.Placement, LoadAware, LeastLoaded, RoundRobin)
+		return fmt.Errorf("unknown policy %q: one of %s, %s, %s, %s", p.Placement, LowestCost, LoadAware, LeastLoaded, RoundRobin)
 	}
 	if p.PoolHigh < 0 || p.PoolHigh > 100 {
 		return fmt.Errorf("pool_high is %d: a percentage from 1 to 100", p.PoolHigh)

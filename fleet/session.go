@@ -110,8 +110,15 @@ func (s *Session) attempt(ctx context.Context, job Job, write func([]byte) error
 	n := s.claim.instance.node
 	err = n.link.Run(ctx, a, func(e Event) error {
 		n.hear()
-		if t.saw(e) && s.record.FirstToken == 0 {
-			s.record.FirstToken = max(1, time.Since(s.began))
+		if t.saw(e) {
+			if t.chunks == 1 {
+				s.m.writes(s.claim)
+			}
+			if s.record.FirstToken == 0 {
+				s.record.FirstToken = max(1, time.Since(s.began))
+			}
+		} else if e.Progress != nil {
+			s.m.reads(s.claim, *e.Progress)
 		}
 		out, err := job.Take(e)
 		if err != nil || len(out) == 0 {
@@ -124,7 +131,7 @@ func (s *Session) attempt(ctx context.Context, job Job, write func([]byte) error
 		job.Delivered()
 		return nil
 	})
-	s.m.learn(s.claim.instance, t.Timings)
+	s.m.learn(s.claim, &s.request, t.Timings)
 	if tokens := t.generated(); tokens > 0 {
 		s.record.Generated += tokens
 		s.policy.Observer.Generated(i.Node, i.Model, tokens)
