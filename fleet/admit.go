@@ -15,6 +15,7 @@ type claim struct {
 	others   int      // lanes we held there besides
 	life     int      // of the node
 	given    bool
+	warm     warmRun
 }
 
 // waiter is a request, or the rest of one, that looks for a lane.
@@ -25,6 +26,7 @@ type waiter struct {
 	failed []failure
 	first  bool // somebody reads its answer already
 	cursor int  // of round_robin, drawn once
+	blocks []uint64
 
 	settled chan struct{} // closed when claim or err is set
 	claim   *claim
@@ -88,6 +90,7 @@ func (m *Manager) place(ctx context.Context, w *waiter) (*claim, error) {
 	if !w.Deadline.IsZero() {
 		limit = min(limit, time.Until(w.Deadline))
 	}
+	w.blocks = w.remembered()
 	if err := m.enqueue(w); err != nil {
 		return nil, err
 	}
@@ -203,7 +206,7 @@ func (m *Manager) take(i *instance, w *waiter) *claim {
 	i.held++
 	i.sessions++
 	c.state = i.Instance
-	m.warm.ran(w.Model, w.Session, i.node)
+	m.noteRun(c, w)
 	return c
 }
 

@@ -24,13 +24,8 @@ func (m *Manager) choose(w *waiter) (*claim, error) {
 		nodes:     len(m.nodes),
 	}
 	s := shape{prompt: max(w.Prompt, w.needs.Prompt), out: w.Out}
-	if n := m.warm.node(w.Model, w.Session); n != nil {
-		for _, x := range found.able {
-			if x.owner.node == n {
-				s.warm = x.Instance
-			}
-		}
-	}
+	m.expect(w, found.able)
+	s.warm = m.warmest(w, found.able)
 	for _, x := range c.rank(found.able, s) {
 		if x.held < x.lanes() {
 			return m.take(x.owner, w), nil

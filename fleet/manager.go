@@ -23,17 +23,18 @@ type Manager struct {
 	nodes    []*node // in the order they were learned
 	applied  []*Applied
 	waiting  []*waiter
-	cursor   int         // of round_robin, over all requests
-	warm     *recentlyOn // where conversations ran last
-	sessions int         // admitted or being admitted, not ended
-	retired  bool        // closes with the last session
+	cursor   int       // of round_robin, over all requests
+	warm     warmth    // what caches are expected to hold
+	warmFile *warmFile // that keeps it; nil: it is not kept
+	sessions int       // admitted or being admitted, not ended
+	retired  bool      // closes with the last session
 	closed   bool
 }
 
 // New makes a manager with no nodes. It does nothing until a policy is applied.
 func New() *Manager {
 	ctx, stop := context.WithCancel(context.Background())
-	return &Manager{ctx: ctx, stop: stop, warm: newRecentlyOn()}
+	return &Manager{ctx: ctx, stop: stop, warm: newWarmth()}
 }
 
 // Applied is one policy that a manager works by, next to others: those of a
@@ -70,6 +71,7 @@ func (m *Manager) Apply(p Policy) (*Applied, error) {
 		}
 		a.nodes[i] = newNode(spec, link)
 	}
+	m.remember(p.Warm, p.Log)
 	return a, m.enforce(a)
 }
 

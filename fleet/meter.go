@@ -3,11 +3,15 @@ package fleet
 // meter counts one attempt.
 type meter struct {
 	Timings
-	chunks Tokens // data events, each of one token or more
+	chunks   Tokens   // data events, each of one token or more
+	progress Progress // the last that was told
 }
 
 // saw takes an event and reports whether it is data of the answer.
 func (m *meter) saw(e Event) bool {
+	if e.Progress != nil {
+		m.progress = *e.Progress
+	}
 	if e.Kind != EventData || e.Progress != nil {
 		return false
 	}

@@ -50,6 +50,7 @@ type instance struct {
 	sessions int   // sessions placed there and not ended
 	gone     bool  // the node does not offer it any more
 	measured Rates // from answers of ours; 0: none yet
+	warm     warmID
 }
 
 func newNode(spec NodeSpec, link Link) *node {
@@ -236,6 +237,7 @@ func (m *Manager) report(n *node, s NodeState) {
 	}
 	for _, said := range s.Instances {
 		i := n.instance(said.Model)
+		m.heardOfCache(i, said)
 		i.said, i.gone = said, false
 		i.settle(spec)
 	}
@@ -360,6 +362,7 @@ func (m *Manager) markUp(n *node) {
 	if was != nil {
 		if was.seen {
 			n.lives++
+			m.forgetCaches(n)
 		}
 		m.pump()
 	}
