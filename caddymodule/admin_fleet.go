@@ -10,6 +10,7 @@ import (
 //
 //	GET /fleet/nodes          how many nodes are up, what is served, each node
 //	GET /fleet/nodes/{name}   one node
+//	GET /fleet/warm           what the servers' caches are expected to hold
 type fleetAdmin struct{}
 
 // CaddyModule returns the Caddy module information.
@@ -26,6 +27,7 @@ func (*fleetAdmin) Routes() []caddy.AdminRoute {
 	return []caddy.AdminRoute{
 		{Pattern: "/fleet/nodes", Handler: reading(showNodes)},
 		{Pattern: "/fleet/nodes/{name}", Handler: reading(showNode)},
+		{Pattern: "/fleet/warm", Handler: reading(showWarm)},
 	}
 }
 

@@ -18,6 +18,7 @@ type claim struct {
 	phase    phase
 	choices  choices
 	given    bool
+	warm     warmRun
 }
 
 // waiter is a request, or the rest of one, that looks for a lane.
@@ -28,6 +29,7 @@ type waiter struct {
 	failed []failure
 	first  bool // somebody reads its answer already
 	cursor int  // of round_robin, drawn once
+	blocks []uint64
 
 	bound   *instance // whose lane it waits for; nil: any
 	share   share     // of the work there
@@ -96,6 +98,7 @@ func (m *Manager) place(ctx context.Context, w *waiter) (*claim, error) {
 	if !w.Deadline.IsZero() {
 		limit = min(limit, time.Until(w.Deadline))
 	}
+	w.blocks = w.remembered()
 	if err := m.enqueue(w); err != nil {
 		return nil, err
 	}
@@ -217,10 +220,7 @@ func (m *Manager) take(i *instance, w *waiter) *claim {
 	i.held++
 	i.sessions++
 	c.state = i.Instance
-	m.warm.ran(w.Model, w.Session, i.node)
-	if len(w.Blocks) > 0 {
-		m.caches.ran(m.warmID(i), w.Blocks, i.remembers(len(w.Blocks), w.Prompt))
-	}
+	m.noteRun(c, w)
 	return c
 }
 

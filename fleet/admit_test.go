@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -302,19 +301,6 @@ func TestConversationStaysWhereItRan(t *testing.T) {
 		busy.Close()
 		more.Close()
 	})
-}
-
-func TestRecentlyOnIsBounded(t *testing.T) {
-	r, n := newRecentlyOn(), &node{}
-	for i := range 5 * recentMax {
-		r.ran("m", fmt.Sprint(i), n)
-	}
-	if got := len(r.young) + len(r.old); got > 2*recentMax {
-		t.Errorf("got %d conversations, want at most %d", got, 2*recentMax)
-	}
-	if r.node("m", fmt.Sprint(5*recentMax-1)) != n || r.node("m", "0") != nil {
-		t.Error("the newest is forgotten, or the oldest is not")
-	}
 }
 
 func TestOldPolicysWaiterDoesNotHoldUpTheNewOnes(t *testing.T) {

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
@@ -22,10 +23,8 @@ const (
 
 // scratch is memory that decisions use one after the other.
 type scratch struct {
-	drawn  []candidate
-	ids    []warmID
-	blocks []int
-	costs  []float64
+	drawn []candidate
+	costs []float64
 }
 
 func (cheapest) place(m *Manager, w *waiter, able []candidate, now time.Time) *instance {
@@ -60,11 +59,15 @@ type query struct {
 // others should be looked at.
 func (m *Manager) cheapestOf(w *waiter, q *query, able []candidate) (*instance, bool) {
 	s := &m.scratch
-	m.lookUp(w, able)
 	s.costs = s.costs[:0]
 	least, warmest, free := math.Inf(1), 0.0, false
+	some := slices.ContainsFunc(able, q.fits)
 	for k := range able {
-		o := m.outlook(w, q, &able[k], s.blocks[k])
+		if some && !q.fits(able[k]) {
+			s.costs = append(s.costs, math.Inf(1))
+			continue
+		}
+		o := m.outlook(w, q, &able[k])
 		cost := o.cost().Total()
 		s.costs = append(s.costs, cost)
 		least = min(least, cost)
@@ -72,11 +75,10 @@ func (m *Manager) cheapestOf(w *waiter, q *query, able []candidate) (*instance, 
 		free = free || able[k].owner.ours() < able[k].lanes()
 	}
 	best := q.among(able, s.costs, least*nearTie)
-	o := m.outlook(w, q, &able[best], s.blocks[best])
+	o := m.outlook(w, q, &able[best])
 	w.share = share{
-		expected: Tokens(o.prompt - o.unread),
-		unread:   o.unread,
-		kv:       Tokens(o.prompt + o.out),
+		unread: o.unread,
+		kv:     Tokens(o.prompt + o.out),
 	}
 	m.explain(w, q, able, best)
 	if !free && warmest < cold && w.holds(q.now, o.cost().Wait) {
@@ -84,6 +86,10 @@ func (m *Manager) cheapestOf(w *waiter, q *query, able []candidate) (*instance, 
 	}
 	return able[best].owner, free
 }
+
+// fits reports whether the context seems large enough. The estimate may be wrong:
+// where none seems so, all are tried.
+func (q *query) fits(x candidate) bool { return x.Context <= 0 || q.prompt <= float64(x.Context) }
 
 // holds reports whether a cold request goes on waiting for any lane.
 func (w *waiter) holds(now time.Time, wait float64) bool {
@@ -93,19 +99,8 @@ func (w *waiter) holds(now time.Time, wait float64) bool {
 	return now.Sub(w.held) < min(holdMost, seconds(min(wait, most)))
 }
 
-// lookUp asks the index what each candidate has of the prompt.
-func (m *Manager) lookUp(w *waiter, able []candidate) {
-	s := &m.scratch
-	s.ids, s.blocks = s.ids[:0], s.blocks[:0]
-	for k := range able {
-		s.ids, s.blocks = append(s.ids, m.warmID(able[k].owner)), append(s.blocks, 0)
-	}
-	m.caches.expected(w.Blocks, s.ids, s.blocks)
-}
-
-// outlook is what awaits the request on a candidate that has so many blocks of its
-// prompt.
-func (m *Manager) outlook(w *waiter, q *query, x *candidate, blocks int) outlook {
+// outlook is what awaits the request on a candidate.
+func (m *Manager) outlook(w *waiter, q *query, x *candidate) outlook {
 	i := x.owner
 	o := outlook{
 		speed:  i.speed.or(q.typical),
@@ -116,12 +111,11 @@ func (m *Manager) outlook(w *waiter, q *query, x *candidate, blocks int) outlook
 		unread: q.prompt,
 		out:    q.out,
 		pool:   i.pool(q.now),
-		narrow: i.Context > 0 && q.prompt > float64(i.Context),
 	}
-	if blocks > 0 {
+	if x.warm > 0 {
 		// The last block is not whole: half of it, on average, is text.
-		has := q.prompt * float64(blocks) / (float64(len(w.Blocks)) + 0.5)
-		o.unread = max(1, q.prompt-has*m.caches.confidence(m.warmID(i)))
+		has := q.prompt * float64(x.warm) / (float64(len(w.blocks)) + 0.5)
+		o.unread = max(1, q.prompt-has*m.warm.index.confidence(m.warmID(i)))
 	}
 	if i.State != StateReady {
 		o.load = i.loadTime()

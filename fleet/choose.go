@@ -31,6 +31,7 @@ func (m *Manager) choose(w *waiter) (*claim, error) {
 	i := w.bound
 	if i == nil || !offers(found.able, i) {
 		m.unbind(w)
+		m.expect(w, found.able)
 		i = w.policy.placer.place(m, w, found.able, now)
 	}
 	if i != nil && i.held < i.lanes() {
@@ -71,13 +72,7 @@ func (r ranked) place(m *Manager, w *waiter, able []candidate, now time.Time) *i
 		nodes:     len(m.nodes),
 	}
 	s := shape{prompt: max(w.Prompt, w.needs.Prompt), out: w.Out}
-	if n := m.warm.node(w.Model, w.Session); n != nil {
-		for _, x := range able {
-			if x.owner.node == n {
-				s.warm = x.Instance
-			}
-		}
-	}
+	s.warm = m.warmest(w, able)
 	for _, x := range c.rank(able, s) {
 		if x.held < x.lanes() {
 			return x.owner

@@ -16,10 +16,6 @@ const (
 	poolWeight = 0.15
 	poolEdge   = 0.98
 
-	// misfit is the price of a context that seems too small for the prompt. The
-	// estimate may be wrong, hence a price and no exclusion.
-	misfit = 1e6
-
 	// most bounds each figure that enters, in tokens, generations or seconds.
 	most = 1e9
 )
@@ -45,7 +41,6 @@ type outlook struct {
 	out    float64 // tokens that its answer will have
 	pool   float64 // share of the KV pool that is taken; 0: unknown, too
 	load   float64 // seconds until the model is in memory
-	narrow bool    // the context seems too small
 }
 
 // Terms are the parts of a cost, in seconds.
@@ -57,12 +52,11 @@ type Terms struct {
 	Write  float64 `json:"write"`  // writing the answer
 	Others float64 `json:"others"` // delay to those that run there, weighed
 	Pool   float64 `json:"pool"`   // price of a KV pool that fills up
-	Misfit float64 `json:"misfit"` // price of a context that seems too small
 }
 
 // Total is the cost.
 func (t Terms) Total() float64 {
-	return t.Load + t.Wait + t.Queued + t.Read + t.Write + t.Others + t.Pool + t.Misfit
+	return t.Load + t.Wait + t.Queued + t.Read + t.Write + t.Others + t.Pool
 }
 
 func (o *outlook) cost() Terms {
@@ -81,9 +75,6 @@ func (o *outlook) cost() Terms {
 	if o.pool > 0 {
 		k := min(o.pool, poolEdge)
 		t.Pool = poolWeight * k / (1 - k)
-	}
-	if o.narrow {
-		t.Misfit = misfit
 	}
 	return t
 }

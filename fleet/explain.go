@@ -1,5 +1,7 @@
 package fleet
 
+import "math"
+
 // Choice is one candidate of a placement, and what it would have cost.
 type Choice struct {
 	Node  string  `json:"node"`
@@ -20,7 +22,7 @@ func (m *Manager) explain(w *waiter, q *query, able []candidate, best int) {
 	w.choices = choices{}
 	at := [shown]int{best, -1, -1, -1}
 	for k := range able {
-		for n := 1; n < shown && k != best; n++ {
+		for n := 1; n < shown && k != best && !math.IsInf(s.costs[k], 1); n++ {
 			if at[n] < 0 || s.costs[k] < s.costs[at[n]] {
 				copy(at[n+1:], at[n:])
 				at[n] = k
@@ -30,7 +32,7 @@ func (m *Manager) explain(w *waiter, q *query, able []candidate, best int) {
 	}
 	for n, k := range at {
 		if k >= 0 {
-			o := m.outlook(w, q, &able[k], s.blocks[k])
+			o := m.outlook(w, q, &able[k])
 			w.choices[n] = Choice{Node: able[k].Node, Cost: s.costs[k], Terms: o.cost()}
 		}
 	}

@@ -23,9 +23,9 @@ type Manager struct {
 	nodes    []*node // in the order they were learned
 	applied  []*Applied
 	waiting  []*waiter
-	cursor   int         // of round_robin, over all requests
-	warm     *recentlyOn // where conversations ran last
-	caches   *warmIndex  // what they are expected to hold
+	cursor   int       // of round_robin, over all requests
+	warm     warmth    // what caches are expected to hold
+	warmFile *warmFile // that keeps it; nil: it is not kept
 	models   map[string]*modelFigures
 	scratch  scratch
 	sessions int  // admitted or being admitted, not ended
@@ -36,7 +36,7 @@ type Manager struct {
 // New makes a manager with no nodes. It does nothing until a policy is applied.
 func New() *Manager {
 	ctx, stop := context.WithCancel(context.Background())
-	return &Manager{ctx: ctx, stop: stop, warm: newRecentlyOn(), caches: newWarmIndex(64 << 20), models: make(map[string]*modelFigures)}
+	return &Manager{ctx: ctx, stop: stop, warm: newWarmth(), models: make(map[string]*modelFigures)}
 }
 
 // Applied is one policy that a manager works by, next to others: those of a
@@ -74,6 +74,7 @@ func (m *Manager) Apply(p Policy) (*Applied, error) {
 		}
 		a.nodes[i] = newNode(spec, link)
 	}
+	m.remember(p.Warm, p.Log)
 	return a, m.enforce(a)
 }
 

@@ -5,11 +5,15 @@ import "time"
 // meter counts one attempt.
 type meter struct {
 	Timings
-	chunks Tokens // data events, each of one token or more
+	chunks   Tokens   // data events, each of one token or more
+	progress Progress // the last that was told
 }
 
 // saw takes an event and reports whether it is data of the answer.
 func (m *meter) saw(e Event) bool {
+	if e.Progress != nil {
+		m.progress = *e.Progress
+	}
 	if e.Kind != EventData || e.Progress != nil {
 		return false
 	}
@@ -47,7 +51,6 @@ func (m *Manager) learn(c *claim, r *Request, t Timings) {
 	i.tick(time.Now())
 	c.calibrate(t)
 	m.figures(i.Model).learn(r, t)
-	m.caches.correct(m.warmID(i), r.Blocks, c.share.expected, t.Cached, t.Cached+t.Prompt)
 }
 
 // measure corrects the instance's speeds as load_aware reads them: each answer moves

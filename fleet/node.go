@@ -52,7 +52,7 @@ type instance struct {
 	measured Rates // from answers of ours; 0: none yet
 	work     work
 	speed    estimate
-	warm     warmID // in the index of caches; 0: not there yet
+	warm     warmID
 	seed     uint64 // of ties
 }
 
@@ -244,6 +244,7 @@ func (m *Manager) report(n *node, s NodeState) {
 	}
 	for _, said := range s.Instances {
 		i := n.instance(said.Model)
+		m.heardOfCache(i, said)
 		i.said, i.gone = said, false
 		i.settle(spec)
 	}
@@ -368,6 +369,7 @@ func (m *Manager) markUp(n *node) {
 	if was != nil {
 		if was.seen {
 			n.lives++
+			m.forgetCaches(n)
 		}
 		m.pump()
 	}

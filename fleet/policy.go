@@ -48,6 +48,9 @@ type Policy struct {
 	// Waiting is how many requests may wait. Default: 512.
 	Waiting int
 
+	// Warm says what is remembered of the servers' caches.
+	Warm WarmSpec
+
 	// Log gets what an operator wants to know. Default: nothing is logged.
 	Log *slog.Logger
 
@@ -95,6 +98,9 @@ func (p *Policy) defaults() {
 	if p.Waiting == 0 {
 		p.Waiting = 512
 	}
+	if p.Warm.Size == 0 {
+		p.Warm.Size = defaultWarmSize
+	}
 	if p.Log == nil {
 		p.Log = slog.New(slog.DiscardHandler)
 	}
@@ -115,6 +121,9 @@ func (p *Policy) Check() error {
 	}
 	if p.Retry < 0 || p.Stall < 0 || p.Wait < 0 || p.Attempts < 0 || p.Waiting < 0 {
 		return fmt.Errorf("retry, stall, attempts and the queue's limits cannot be negative")
+	}
+	if p.Warm.Size < 0 {
+		return fmt.Errorf("warm: size is %d: a number of bytes above 0", p.Warm.Size)
 	}
 	seen := make(map[string]bool)
 	for _, n := range p.Nodes {

@@ -14,21 +14,21 @@ const (
 func (m *Manager) sample(w *waiter, q *query, able []candidate) []candidate {
 	s := &m.scratch
 	s.drawn = s.drawn[:0]
-	if len(w.Blocks) > 0 {
-		m.lookUp(w, able)
-		var top [scoredWarm]int
-		for n := range top {
-			top[n] = -1
-			for k, blocks := range s.blocks {
-				if blocks > 0 && (top[n] < 0 || blocks > s.blocks[top[n]]) {
+	if len(w.blocks) > 0 {
+		top := [scoredWarm]int{-1, -1, -1}
+		for k := range able {
+			for n, at := range top {
+				if able[k].warm > 0 && (at < 0 || able[k].warm > able[at].warm) {
+					copy(top[n+1:], top[n:])
 					top[n] = k
+					break
 				}
 			}
-			if top[n] < 0 {
-				break
+		}
+		for _, k := range top {
+			if k >= 0 {
+				s.drawn = append(s.drawn, able[k])
 			}
-			s.blocks[top[n]] = 0
-			s.drawn = append(s.drawn, able[top[n]])
 		}
 	}
 	var highest float64

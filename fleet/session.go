@@ -132,6 +132,9 @@ func (s *Session) attempt(ctx context.Context, job Job, write func([]byte) error
 		return nil
 	})
 	s.m.learn(s.claim, &s.request, t.Timings)
+	if expected, actual, ok := s.m.learnCache(s.claim, &t); ok {
+		s.policy.Observer.Reused(i.Node, i.Model, expected, actual)
+	}
 	if tokens := t.generated(); tokens > 0 {
 		s.record.Generated += tokens
 		s.policy.Observer.Generated(i.Node, i.Model, tokens)

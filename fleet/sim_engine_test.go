@@ -21,12 +21,13 @@ type simSpec struct {
 }
 
 const (
-	simBatch   = 512 // prompt tokens an iteration
-	simBlock   = 32  // tokens of one hash of a sequence
-	simStore   = 64000
-	simCopy    = 7e-6 // seconds a token from the host's store
-	simAlike   = 0.1  // least share in common for a slot to be chosen for it
-	simKeepOld = 0.5  // a slot that keeps less of its sequence has it stored
+	simBatch   = 512   // prompt tokens an iteration
+	simBlock   = 32    // tokens of one hash of a sequence
+	simStore   = 64000 // tokens in the host's memory
+	simContext = 4096  // tokens a slot remembers, as the index reckons
+	simCopy    = 7e-6  // seconds a token from the host's store
+	simAlike   = 0.1   // least share in common for a slot to be chosen for it
+	simKeepOld = 0.5   // a slot that keeps less of its sequence has it stored
 )
 
 // simTask is one request inside the server.

@@ -41,15 +41,13 @@ func (p *simPlacer) place(m *Manager, w *waiter, able []candidate, now time.Time
 	prompt := float64(w.Prompt)
 	for i, x := range able {
 		views[i] = simView{instance: x.owner}
-		if n := len(w.Blocks); n > 0 {
-			out := []int{0}
-			m.caches.expected(w.Blocks, []warmID{m.warmID(x.owner)}, out)
-			views[i].cached = prompt * float64(out[0]) / (float64(n) + 0.5)
+		if n := len(w.blocks); n > 0 {
+			views[i].cached = prompt * float64(x.warm) / (float64(n) + 0.5)
 		}
 		views[i].unread = max(1, prompt-views[i].cached)
 	}
 	best := views[p.pick(p, w, views)]
-	w.share = share{unread: best.unread, expected: Tokens(best.cached)}
+	w.share = share{unread: best.unread}
 	return best.instance
 }
 

@@ -97,8 +97,11 @@ func (n *simNode) Watch(ctx context.Context, f func(NodeState)) {
 
 func (n *simNode) say(f func(NodeState)) {
 	f(NodeState{Instances: []Instance{{
-		Model: "m", State: StateReady, Lanes: n.engine.simSpec.slots, Context: 20480,
-		Load: Load{Active: n.engine.occupied, Queued: len(n.engine.waiting), Ours: n.engine.occupied, At: time.Now()},
+		Model: "m", State: StateReady, Lanes: n.engine.simSpec.slots,
+		Context: Tokens(simContext+simStore/n.engine.simSpec.slots) / (1 + hiddenRoom), // so that all of it is expected
+		Load: Load{
+			KVTotal: 1 << 40, // the pool is no limit here
+			Active:  n.engine.occupied, Queued: len(n.engine.waiting), Ours: n.engine.occupied, At: time.Now()},
 	}}})
 }
 
@@ -163,7 +166,7 @@ func simRun(t *testing.T, load simLoad, p simPolicy, seed int64) (answers []simA
 
 		var mu sync.Mutex
 		var wg sync.WaitGroup
-		for _, c := range load.talks(rand.New(rand.NewSource(1000+seed)), load.span.Seconds()) {
+		for _, c := range load.talks(simSource(seed, len(load.nodes)), load.span.Seconds()) {
 			time.Sleep(c.at - time.Since(start))
 			wg.Go(func() {
 				for _, turn := range c.turns {
@@ -189,6 +192,16 @@ func simRun(t *testing.T, load simLoad, p simPolicy, seed int64) (answers []simA
 	})
 	slices.SortFunc(answers, func(a, b simAnswer) int { return cmp.Compare(a.at, b.at) })
 	return answers
+}
+
+// simSource is where the sizes of a seed are drawn. The study whose figures the gate
+// holds drew three numbers for each node before.
+func simSource(seed int64, nodes int) *rand.Rand {
+	r := rand.New(rand.NewSource(1000 + seed))
+	for range 3 * nodes {
+		r.Float64()
+	}
+	return r
 }
 
 func simAsk(m *Manager, a *Applied, w *simWorld, session uint64, turn simTurn) (simAnswer, error) {

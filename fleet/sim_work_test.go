@@ -33,7 +33,8 @@ type simLoad struct {
 	talks func(r *rand.Rand, span float64) []simTalk
 }
 
-// simDice draws the sizes.
+// simDice draws the sizes, in the order in which the study drew them whose figures
+// the gate holds: one number more for each conversation.
 type simDice struct{ *rand.Rand }
 
 // logNormal is a lognormal draw with that mean and standard deviation, clipped.
@@ -99,11 +100,15 @@ func simChat(rate float64) func(*rand.Rand, float64) []simTalk {
 		d.arrivals(rate, span, func(at time.Duration, n uint64) {
 			c := simTalk{at: at, session: mix(n, 5)}
 			s := simSequence{hashes: system, tokens: 1000, salt: c.session}
+			turns := int(d.logNormal(5, 3, 1, 15))
 			s.grow(int(d.logNormal(600, 600, 0, 4000)))
-			var after time.Duration
-			for range int(d.logNormal(5, 3, 1, 15)) {
+			ask := func(d simDice, after time.Duration) {
 				s.ask(&c, after, int(d.logNormal(80, 80, 8, 1000)), int(d.normal(200, 100, 10, 800)))
-				after = seconds(d.logNormal(30, 25, 2, 300))
+			}
+			ask(d, 0)
+			later := simDice{rand.New(rand.NewSource(d.Int63()))}
+			for range turns - 1 {
+				ask(later, seconds(later.logNormal(30, 25, 2, 300)))
 			}
 			all = append(all, c)
 		})
@@ -127,6 +132,7 @@ func simShared(rate float64) func(*rand.Rand, float64) []simTalk {
 			c := simTalk{at: at, session: g + 1}
 			s := simSequence{hashes: systems[g], tokens: 3000, salt: mix(n, 9)}
 			s.ask(&c, 0, int(d.logNormal(300, 150, 20, 1500)), int(d.normal(150, 60, 10, 1e9)))
+			d.Int63()
 			all = append(all, c)
 		})
 		return all
@@ -141,6 +147,7 @@ func simAlone(rate float64) func(*rand.Rand, float64) []simTalk {
 			c := simTalk{at: at, session: mix(n, 11)}
 			s := simSequence{salt: c.session}
 			s.ask(&c, 0, int(d.logNormal(161, 250, 4, 4000)), int(d.logNormal(338, 300, 4, 2000)))
+			d.Int63()
 			all = append(all, c)
 		})
 		return all
@@ -159,6 +166,7 @@ func simLongShort(rate float64) func(*rand.Rand, float64) []simTalk {
 			} else {
 				s.ask(&c, 0, int(d.logNormal(161, 250, 4, 4000)), int(d.logNormal(250, 220, 4, 1500)))
 			}
+			d.Int63()
 			all = append(all, c)
 		})
 		return all

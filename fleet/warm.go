@@ -45,10 +45,12 @@ type warmInstance struct {
 	key            warmKey
 	newest, oldest pairID
 	held           int  // blocks
+	room           int  // blocks that it was seen to have room for; 0: it was never seen to forget
 	changed        bool // since it was last written
 
 	confidence       float64 // EWMA of the real over the expected reuse
 	expected, reused Tokens  // of all answers
+	met              Tokens  // of what was expected, what was there
 	answers          int     // that told what was reused
 	misses           int     // of these, those that found less than half of what was expected
 }
@@ -159,36 +161,30 @@ func (w *warmIndex) probe(blocks []uint64, j int, out []int) (n int) {
 }
 
 // ran notes that the instance is given a prompt of these blocks. It is expected to
-// hold the newest ones up to its capacity; the returned number is for undo.
+// hold the newest ones up to its capacity in blocks; the returned number is for undo.
 func (w *warmIndex) ran(id warmID, blocks []uint64, capacity int) (run uint32) {
 	w.run++
 	if id == 0 {
 		return w.run
 	}
 	i := &w.instances[id]
+	if i.room > 0 {
+		capacity = min(capacity, i.room)
+	}
 	capacity = max(1, capacity)
 	blocks = blocks[:min(len(blocks), capacity, maxBlocks)]
 	for j := marks(len(blocks)) - 1; j >= 0; j-- {
-		hash := blocks[mark(j)]
-		p := w.pair(id, hash)
-		if p != 0 {
-			w.unlink(i, p)
-		} else {
-			span := span(j)
-			w.makeRoom(i, capacity-span)
-			p = w.pairs.take()
-			x := w.pairs.at(p)
-			x.setHash(hash)
-			x.id, x.span = uint16(id), uint16(span)
-			w.blocks.add(&w.pairs, w.limit, p)
-			i.held += span
+		p := w.pair(id, blocks[mark(j)])
+		if p == 0 {
+			w.shrink(i, capacity-span(j))
+			w.put(id, blocks[mark(j)], span(j))
+			continue
 		}
+		w.unlink(i, p)
 		w.pairs.at(p).run = w.run
 		w.link(i, p)
 	}
-	for i.held > capacity { // it was larger
-		w.drop(i.oldest)
-	}
+	w.shrink(i, capacity) // it was larger
 	i.changed = true
 	return w.run
 }
@@ -207,29 +203,32 @@ func (w *warmIndex) undo(id warmID, blocks []uint64, keep int, run uint32) {
 
 // correct compares what was expected of an answer with what its server found in its
 // cache, of a prompt of so many tokens. Confidence in the instance follows. Where
-// less than half was there, the server forgets sooner than we thought: as much as
-// was missing is forgotten of what it read longest ago. The blocks of the prompt
-// itself stay, for it has read them now.
+// less than half was there, the server has less room than we thought: of what it
+// read longest ago we forget as much as was missing, and take it for that much
+// smaller, until answers that find what was expected let it grow again. The blocks of
+// the prompt itself stay, for it has read them now.
 func (w *warmIndex) correct(id warmID, blocks []uint64, expected, actual, prompt Tokens) {
 	i := &w.instances[id]
 	expected, actual = max(0, min(expected, prompt)), max(0, min(actual, prompt))
 	i.answers++
 	i.expected += expected
 	i.reused += actual
+	i.met += min(actual, expected)
 	if expected < confidenceFrom {
 		return
 	}
 	i.confidence += (min(1, float64(actual)/float64(expected)) - i.confidence) * confidenceStep
 	i.changed = true
 	if actual >= expected/2 {
+		if i.room > 0 {
+			i.room += len(blocks) / 4
+		}
 		return
 	}
 	i.misses++
 	missing := int(int64(len(blocks)) * int64(expected-actual) / int64(prompt))
-	left := max(i.held-missing, len(blocks))
-	for i.held > left {
-		w.drop(i.oldest)
-	}
+	i.room = max(1, i.held-missing, len(blocks))
+	w.shrink(i, i.room)
 }
 
 // confidence is the share of what is expected of the instance that it had, from 0 to
@@ -239,10 +238,8 @@ func (w *warmIndex) confidence(id warmID) float64 { return w.instances[id].confi
 // forget empties the instance's cache: it was restarted or went to sleep.
 func (w *warmIndex) forget(id warmID) {
 	i := &w.instances[id]
-	for i.held > 0 {
-		w.drop(i.oldest)
-	}
-	i.confidence, i.changed = 1, true
+	w.shrink(i, 0)
+	i.confidence, i.room, i.changed = 1, 0, true
 }
 
 // size is the number of pairs and the memory in bytes that they take.

@@ -182,6 +182,18 @@ func (w *warmIndex) pair(id warmID, hash uint64) pairID {
 	return p
 }
 
+// put makes a block the instance's newest, which it does not hold yet.
+func (w *warmIndex) put(id warmID, hash uint64, span int) {
+	w.makeRoom()
+	p := w.pairs.take()
+	x := w.pairs.at(p)
+	x.setHash(hash)
+	x.run, x.id, x.span = w.run, uint16(id), uint16(span)
+	w.blocks.add(&w.pairs, w.limit, p)
+	w.instances[id].held += span
+	w.link(&w.instances[id], p)
+}
+
 // link makes the pair the newest of its instance.
 func (w *warmIndex) link(i *warmInstance, p pairID) {
 	x := w.pairs.at(p)
@@ -218,19 +230,22 @@ func (w *warmIndex) drop(p pairID) {
 	w.pairs.giveBack(p)
 }
 
-// makeRoom forgets the oldest blocks of the instance until it holds no more than
-// most, and the oldest ones of all where the index is full.
-func (w *warmIndex) makeRoom(i *warmInstance, most int) {
-	for i.held > most {
-		w.drop(i.oldest)
-	}
+// makeRoom forgets the oldest blocks of all where the index is full.
+func (w *warmIndex) makeRoom() {
 	if w.pairs.used < w.limit {
 		return
 	}
 	const atOnce = 64 // to look for the oldest instance not for each
-	longest := w.longestAgo()
-	for n := 0; n < atOnce && longest.held > 0; n++ {
-		w.drop(longest.oldest)
+	i := w.longestAgo()
+	for n := 0; n < atOnce && i.held > 0; n++ {
+		w.drop(i.oldest)
+	}
+}
+
+// shrink forgets the oldest blocks of the instance until it holds no more than most.
+func (w *warmIndex) shrink(i *warmInstance, most int) {
+	for i.held > most {
+		w.drop(i.oldest)
 	}
 }
 

@@ -43,6 +43,7 @@ type naiveWarm struct {
 	trust    map[warmID]float64
 	run      uint32
 	capacity map[warmID]int
+	room     map[warmID]int
 }
 
 type naivePair struct {
@@ -65,6 +66,9 @@ func (n *naiveWarm) expected(id warmID, blocks []uint64) int {
 
 func (n *naiveWarm) ran(id warmID, blocks []uint64, capacity int) uint32 {
 	n.run++
+	if room := n.room[id]; room > 0 {
+		capacity = min(capacity, room)
+	}
 	for _, b := range slices.Backward(blocks[:min(len(blocks), capacity)]) {
 		was := len(n.held[id])
 		n.held[id] = slices.DeleteFunc(n.held[id], func(p naivePair) bool { return p.hash == b })
@@ -90,7 +94,10 @@ func (n *naiveWarm) correct(id warmID, blocks []uint64, expected, actual, prompt
 	n.trust[id] += (min(1, float64(actual)/float64(expected)) - n.trust[id]) / 8
 	if 2*actual < expected-expected%2 {
 		missing := len(blocks) * int(expected-actual) / int(prompt)
-		n.held[id] = n.held[id][max(0, min(missing, len(n.held[id])-len(blocks))):]
+		n.room[id] = max(1, len(n.held[id])-missing, len(blocks))
+		n.held[id] = n.held[id][max(0, len(n.held[id])-n.room[id]):]
+	} else if n.room[id] > 0 {
+		n.room[id] += len(blocks) / 4
 	}
 }
 
@@ -99,7 +106,7 @@ func (n *naiveWarm) correct(id warmID, blocks []uint64, expected, actual, prompt
 func TestWarmIndexExpectsWhatANaiveOneDoes(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWarmIndex(1 << 20)
-		n := &naiveWarm{held: map[warmID][]naivePair{}, trust: map[warmID]float64{}, capacity: map[warmID]int{}}
+		n := &naiveWarm{held: map[warmID][]naivePair{}, trust: map[warmID]float64{}, capacity: map[warmID]int{}, room: map[warmID]int{}}
 		ids := make([]warmID, 3)
 		for i := range ids {
 			ids[i] = w.id(fmt.Sprint(i), "m")
@@ -147,7 +154,7 @@ func TestWarmIndexExpectsWhatANaiveOneDoes(t *testing.T) {
 			"forget": func(*rapid.T) {
 				id, _ := draw()
 				w.forget(id)
-				n.held[id], n.trust[id] = nil, 1
+				n.held[id], n.trust[id], n.room[id] = nil, 1, 0
 			},
 			"": func(*rapid.T) {
 				_, blocks := draw()

@@ -18,9 +18,8 @@ type work struct {
 
 // share is what one request adds to the work of its instance.
 type share struct {
-	expected Tokens  // of its prompt, in a cache there
-	unread   float64 // still to be read
-	kv       Tokens
+	unread float64 // still to be read
+	kv     Tokens
 }
 
 func (i *instance) add(s share) {
@@ -129,28 +128,6 @@ func (c *claim) calibrate(t Timings) {
 		}
 		i.speed.wrote((i.work.occupied-p.firstRunning)/span, took)
 	}
-}
-
-// warmID is the instance's name in the index of caches.
-func (m *Manager) warmID(i *instance) warmID {
-	if i.warm == 0 {
-		i.warm = m.caches.id(i.node.name, i.Model)
-	}
-	return i.warm
-}
-
-// remembers is how many blocks the instance's cache holds, of a prompt of so many
-// tokens in so many blocks.
-func (i *instance) remembers(blocks int, prompt Tokens) int {
-	const unknown = 1 << 12
-	if i.Context <= 0 || prompt <= 0 {
-		return unknown
-	}
-	lanes := float64(i.lanes())
-	if i.KVUnified {
-		lanes = 1
-	}
-	return int(bounded(lanes*float64(i.Context)*float64(blocks)/float64(prompt), 1, most))
 }
 
 // loadTime is how long the instance takes until its model is in memory, in seconds.
