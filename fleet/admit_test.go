@@ -408,13 +408,13 @@ func BenchmarkPump(b *testing.B) {
 			}
 			m.nodes = a.nodes
 			for range 512 {
-				m.waiting = append(m.waiting, &waiter{Request: Request{Model: "m"}, needs: needs, policy: a})
+				m.queue.push(&waiter{Request: Request{Model: "m"}, needs: needs, policy: a, asks: make(chan time.Time, 1)}, 1, time.Now())
 			}
 			b.ReportAllocs()
 			for b.Loop() {
 				m.pump()
 			}
-			m.waiting = nil
+			m.queue = newQueue()
 		})
 	}
 }

@@ -101,7 +101,8 @@ func (n *simNode) say(f func(NodeState)) {
 		Context: Tokens(simContext+simStore/n.engine.simSpec.slots) / (1 + hiddenRoom), // so that all of it is expected
 		Load: Load{
 			KVTotal: 1 << 40, // the pool is no limit here
-			Active:  n.engine.occupied, Queued: len(n.engine.waiting), Ours: n.engine.occupied, At: time.Now()},
+			Active:  n.engine.occupied, Queued: len(n.engine.waiting), Ours: n.engine.occupied, At: time.Now(),
+		},
 	}}})
 }
 
