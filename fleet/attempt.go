@@ -32,12 +32,18 @@ func (g *generation) attempt(ctx context.Context) error {
 	n := s.claim.instance.node
 	err = n.link.Run(ctx, a, func(e Event) error {
 		n.hear()
-		if t.saw(e) && t.chunks == 1 {
+		switch {
+		case t.saw(e) && t.chunks == 1:
 			s.decodes()
+		case e.Progress != nil:
+			s.m.reads(s.claim, *e.Progress)
 		}
 		return g.pass(ctx, e)
 	})
-	s.m.learn(s.claim.instance, t.Timings)
+	s.m.learn(s.claim, &s.request, t.Timings)
+	if expected, actual, ok := s.m.learnCache(s.claim, &t); ok {
+		s.policy.Observer.Reused(i.Node, i.Model, expected, actual)
+	}
 	if tokens := t.generated(); tokens > 0 {
 		s.generated(tokens)
 	}
@@ -82,6 +88,7 @@ func finish(job Job, write func([]byte) error) error {
 // decodes notes that an attempt said its first word.
 func (s *Session) decodes() {
 	s.phase.Store(int32(PhaseDecode))
+	s.m.writes(s.claim)
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
 	if s.record.FirstToken == 0 {

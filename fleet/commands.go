@@ -177,10 +177,10 @@ func (s *Session) accept(o *command, prepare func(Needs) error) error {
 // portable returns what an instance needs to go on exactly with what the client has.
 // Called with the gate held.
 func (s *Session) portable() (Needs, error) {
-	if s.work == nil {
+	if s.task == nil {
 		return Needs{}, nil // it did not begin
 	}
-	needs, err := s.work.needs()
+	needs, err := s.task.needs()
 	switch {
 	case err != nil:
 		return Needs{}, fmt.Errorf("%w: %w", ErrFixed, err)

@@ -252,8 +252,8 @@ func quietNow(t *testing.T, m *Manager) {
 			}
 		}
 	}
-	if len(m.live) != 0 || len(m.waiting) != 0 {
-		t.Errorf("got %d sessions and %d waiting, want none", len(m.live), len(m.waiting))
+	if len(m.live) != 0 || m.queue.len != 0 {
+		t.Errorf("got %d sessions and %d waiting, want none", len(m.live), m.queue.len)
 	}
 }
 

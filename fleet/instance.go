@@ -121,6 +121,10 @@ type Request struct {
 	Tenant  string // who pays with their turn in the queue; empty: nobody in particular
 	Class   int    // 0 to 9, higher goes first
 
+	// Route is the kind of request, in the caller's words: answers to one kind are
+	// expected to be about as long.
+	Route string
+
 	Prompt Tokens // estimated length of the prompt
 	Out    Tokens // expected length of the answer; 0: unknown
 

@@ -20,16 +20,19 @@ type Manager struct {
 
 	applying sync.Mutex // one Apply at a time; taken before mu
 
-	mu      sync.Mutex
-	nodes   []*node // in the order they were learned
-	applied []*Applied
-	waiting []*waiter
-	cursor  int                 // of round_robin, over all requests
-	warm    *recentlyOn         // where conversations ran last
-	live    map[string]*Session // admitted or being admitted, not ended
-	done    []SessionStatus     // the last that ended
-	retired bool                // closes with the last session
-	closed  bool
+	mu       sync.Mutex
+	nodes    []*node // in the order they were learned
+	applied  []*Applied
+	queue    *queue
+	cursor   int       // of round_robin, over all requests
+	warm     warmth    // what caches are expected to hold
+	warmFile *warmFile // that keeps it; nil: it is not kept
+	models   map[string]*modelFigures
+	scratch  scratch
+	live     map[string]*Session // admitted or being admitted, not ended
+	done     []SessionStatus     // the last that ended
+	retired  bool                // closes with the last session
+	closed   bool
 
 	watchers watchers
 	seed     maphash.Seed // of what is shown instead of a tenant
@@ -39,7 +42,7 @@ type Manager struct {
 func New() *Manager {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Manager{
-		ctx: ctx, stop: stop, warm: newRecentlyOn(),
+		ctx: ctx, stop: stop, queue: newQueue(), warm: newWarmth(), models: make(map[string]*modelFigures),
 		live: make(map[string]*Session), seed: maphash.MakeSeed(),
 	}
 }
@@ -49,6 +52,7 @@ func New() *Manager {
 type Applied struct {
 	Policy
 	m         *Manager
+	placer    placer
 	nodes     []*node // of the policy, in its order
 	withdrawn bool
 	released  bool
@@ -63,7 +67,7 @@ func (m *Manager) Apply(p Policy) (*Applied, error) {
 	p.defaults()
 	m.applying.Lock()
 	defer m.applying.Unlock()
-	a := &Applied{Policy: p, m: m, nodes: make([]*node, len(p.Nodes))}
+	a := &Applied{Policy: p, m: m, placer: newPlacer(p.Placement), nodes: make([]*node, len(p.Nodes))}
 	if err := m.holdKnown(a); err != nil {
 		return nil, err
 	}
@@ -78,6 +82,7 @@ func (m *Manager) Apply(p Policy) (*Applied, error) {
 		}
 		a.nodes[i] = newNode(spec, link)
 	}
+	m.remember(p.Warm, p.Log)
 	return a, m.enforce(a)
 }
 
@@ -241,10 +246,10 @@ func (m *Manager) Retire() {
 func (m *Manager) Close() {
 	m.mu.Lock()
 	m.closed = true
-	for _, w := range m.waiting {
+	m.queue.each(func(w *waiter) {
+		m.dequeue(w)
 		w.settle(nil, stopping())
-	}
-	m.waiting = nil
+	})
 	m.mu.Unlock()
 	m.stop()
 	m.wg.Wait()

@@ -47,11 +47,16 @@ type instance struct {
 	Instance          // what the node said, with what the configuration states
 	said     Instance // what the node said
 	node     *node
-	held     int   // lanes we hold
-	sessions int   // sessions placed there and not ended
-	light    int   // light requests that run there
-	gone     bool  // the node does not offer it any more
-	measured Rates // from answers of ours; 0: none yet
+	held     int     // lanes we hold
+	sessions int     // sessions placed there and not ended
+	light    int     // light requests that run there
+	gone     bool    // the node does not offer it any more
+	measured Rates   // from answers of ours; 0: none yet
+	service  float64 // seconds that a lane is held, on average; 0: unknown
+	work     work
+	speed    estimate
+	warm     warmID
+	seed     uint64 // of ties
 }
 
 func newNode(spec NodeSpec, link Link) *node {
@@ -81,6 +86,10 @@ func (i *instance) settle(spec NodeSpec) {
 	i.Context = cmp.Or(spec.Context, i.said.Context)
 	i.Rates.Prefill = cmp.Or(i.measured.Prefill, i.said.Rates.Prefill, spec.Rates.Prefill)
 	i.Rates.Decode = cmp.Or(i.measured.Decode, i.said.Rates.Decode, spec.Rates.Decode)
+	i.speed.start(Rates{
+		Prefill: cmp.Or(i.said.Rates.Prefill, spec.Rates.Prefill),
+		Decode:  cmp.Or(i.said.Rates.Decode, spec.Rates.Decode),
+	})
 }
 
 // busy reports whether a session still counts on the node.
@@ -240,6 +249,7 @@ func (m *Manager) report(n *node, s NodeState) {
 	}
 	for _, said := range s.Instances {
 		i := n.instance(said.Model)
+		m.heardOfCache(i, said)
 		i.said, i.gone = said, false
 		i.settle(spec)
 	}
@@ -256,7 +266,7 @@ func (n *node) instance(model string) *instance {
 			return i
 		}
 	}
-	i := &instance{node: n}
+	i := &instance{node: n, seed: mix(hash(n.name), hash(model))}
 	n.instances = append(n.instances, i)
 	return i
 }
@@ -365,6 +375,7 @@ func (m *Manager) markUp(n *node) {
 	if was != nil {
 		if was.seen {
 			n.lives++
+			m.forgetCaches(n)
 		}
 		m.pump()
 	}

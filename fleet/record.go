@@ -39,9 +39,21 @@ type Observer interface {
 
 	// Generated: a node generated so many tokens for a request of ours.
 	Generated(node, model string, n Tokens)
+
+	// Reused: of a prompt, so many tokens were expected to be in the node's cache,
+	// and so many were.
+	Reused(node, model string, expected, actual Tokens)
+
+	// Refused: a request met a limit of the queue: requests, bytes, or expired, for
+	// it waited too long.
+	Refused(limit string)
 }
 
 type deaf struct{}
 
 func (deaf) Moved(string, string)             {}
 func (deaf) Generated(string, string, Tokens) {}
+
+func (deaf) Refused(string) {}
+
+func (deaf) Reused(string, string, Tokens, Tokens) {}

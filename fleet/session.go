@@ -20,7 +20,7 @@ type Session struct {
 	// gate has one place, taken while an event is handed on and while a command is
 	// given: so a command finds the job between two events, and none comes after it.
 	gate chan struct{}
-	work work // guarded by gate; nil before it runs
+	task task // guarded by gate; nil before it runs
 
 	phase     atomic.Int32
 	bytes     atomic.Int64 // that the client got
@@ -69,18 +69,18 @@ func (s *Session) Run(ctx context.Context, job Job, write func([]byte) error) er
 	return err
 }
 
-// work is what a session has a node do: a generation or a call.
-type work interface {
+// task is what a session has a node do: a generation or a call.
+type task interface {
 	attempt(ctx context.Context) error // once, on the instance that is held
 	needs() (Needs, error)             // as [Job.Needs]
 }
 
 // carryOn has the work done, on one instance after another, until it is whole.
-func (s *Session) carryOn(outer context.Context, w work) error {
+func (s *Session) carryOn(outer context.Context, w task) error {
 	ctx, done := s.bind(outer)
 	defer done()
 	s.gate <- struct{}{}
-	s.work = w
+	s.task = w
 	<-s.gate
 	var said *RequestError // what the last server answered that would not serve
 	lost := 0
@@ -144,7 +144,7 @@ func (s *Session) carryOn(outer context.Context, w work) error {
 
 // once makes an attempt that a command may end. What ended it is its error, whatever
 // the link made of that.
-func (s *Session) once(ctx context.Context, w work) error {
+func (s *Session) once(ctx context.Context, w task) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}

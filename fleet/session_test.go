@@ -353,6 +353,7 @@ func TestRecordTellsTheWholeStory(t *testing.T) {
 
 // listener is an Observer that remembers. Requests of a test come one by one.
 type listener struct {
+	deaf
 	moved     []string
 	generated Tokens
 }
