@@ -182,12 +182,13 @@ type alike struct {
 	fingerprint string
 	features    Features
 	anew        bool
+	repeat      bool
 	failed      *node
 }
 
 // alike returns false for a request that has failed on several nodes: few are.
 func (w *waiter) alike() (alike, bool) {
-	a := alike{w.policy, w.Model, w.needs.Fingerprint, w.needs.Features, w.needs.Anew, nil}
+	a := alike{w.policy, w.Model, w.needs.Fingerprint, w.needs.Features, w.needs.Anew, w.needs.Repeat, nil}
 	if len(w.failed) == 1 {
 		a.failed = w.failed[0].node
 	}
@@ -199,7 +200,7 @@ func (w *waiter) alike() (alike, bool) {
 func (m *Manager) choose(w *waiter) (*claim, error) {
 	now := time.Now()
 	found := m.search(w, now)
-	if len(found.able) == 0 && w.needs.Anew {
+	if len(found.able) == 0 {
 		found.able = found.other
 	}
 	if len(found.able) == 0 {
@@ -265,7 +266,7 @@ func (m *Manager) giveBack(c *claim) {
 // found is what a search through the fleet came to.
 type found struct {
 	able  []candidate // up, ready and fit to serve
-	other []candidate // up and ready, to begin anew: they cannot go on with the answer
+	other []candidate // up and ready, to repeat it or begin anew: they cannot go on with the answer
 
 	known  int       // instances that serve the model, usable or not
 	widest Tokens    // of their contexts
@@ -324,12 +325,14 @@ func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
 	if failed != nil && failed.max > 0 {
 		f.widest, narrow = max(f.widest, failed.max), true
 	}
-	like := w.needs.Fingerprint == "" || w.needs.Fingerprint == i.Fingerprint && i.Features.Has(w.needs.Features)
+	same := w.needs.Fingerprint == i.Fingerprint
+	like := w.needs.Fingerprint == "" || same && i.Features.Has(w.needs.Features)
+	second := w.needs.Anew || w.needs.Repeat && same
 	switch {
 	case narrow:
 		f.narrow++
 	case failed != nil, n.down != nil && w.everFailedOn(n): // nobody waits for its return
-	case !like && !w.needs.Anew:
+	case !like && !second:
 		f.unlike++
 	case n.down != nil:
 		f.hopes(n, now.Sub(n.down.since) < w.policy.Wait)

@@ -143,6 +143,7 @@ type fakeJob struct {
 	last      string
 	rigid     bool // it cannot go on once something is delivered
 	anew      bool // it may begin anew
+	repeat    bool // it may be repeated
 	requests  []string
 	take      func(Event) ([]byte, error) // instead of taking
 }
@@ -175,7 +176,7 @@ func (j *fakeJob) Needs() (Needs, error) {
 	case j.rigid:
 		return Needs{}, &RequestError{Reason: ReasonLost, Message: "this answer cannot go on elsewhere"}
 	}
-	return Needs{Fingerprint: "f", Features: ContinueContent, Anew: j.anew}, nil
+	return Needs{Fingerprint: "f", Features: ContinueContent, Anew: j.anew, Repeat: j.repeat}, nil
 }
 
 func (j *fakeJob) End(err error) []byte {

@@ -163,6 +163,10 @@ type Needs struct {
 	// client has nothing yet of what was taken.
 	Anew bool
 
+	// Repeat: where no instance has the features, one with the fingerprint may give
+	// the answer again from its beginning, and the job finds what the client has of it.
+	Repeat bool
+
 	// Prompt is how many tokens the next instance reads, if that is known better
 	// than at first; 0: as before.
 	Prompt Tokens
