@@ -181,7 +181,7 @@ func (j *Job) nativeAnswer() []byte {
 func (j *Job) appendNative(b []byte, ch *choice) []byte {
 	r := &j.relay
 	if len(ch.last) == 0 {
-		return j.appendDerived(b, ch)
+		return j.appendDerived(b, ch.content, ch.tokens)
 	}
 	r.edits, r.scratch = r.edits[:0], r.scratch[:0]
 	c := &r.chunk
@@ -229,24 +229,21 @@ func (r *relay) streamsNot(at span) {
 	}
 }
 
-// appendDerived is the answer at the client's limit, whose last node never ended it:
-// what is known of it.
-func (j *Job) appendDerived(b []byte, ch *choice) []byte {
-	b = appendString(append(b, `{"index":0,"content":`...), ch.content)
-	b = append(append(append(b, `,"tokens":[`...), j.idsIfAsked(ch)...), `],"stop":true`...)
+// appendDerived is the end at the client's limit of an answer that no node ended: what
+// is known of it. A whole answer has its text and tokens there.
+func (j *Job) appendDerived(b, text, tokens []byte) []byte {
+	b = appendString(append(b, `{"index":0,"content":`...), text)
+	b = append(b, `,"tokens":[`...)
+	if j.doc.isTrue(fieldReturnTokens) {
+		b = append(b, tokens...)
+	}
+	b = append(b, `],"stop":true`...)
 	if m := j.relay.envelope[envModel]; len(m) > 0 {
 		b = append(append(b, `,"model":`...), m...)
 	}
 	b = strconv.AppendInt(append(b, `,"tokens_predicted":`...), j.relay.tokens(), 10)
 	b = strconv.AppendInt(append(b, `,"tokens_evaluated":`...), int64(j.relay.total().prompt), 10)
 	return append(b, `,"truncated":false,"stop_type":"limit","stopping_word":""}`...)
-}
-
-func (j *Job) idsIfAsked(ch *choice) []byte {
-	if !j.doc.isTrue(fieldReturnTokens) {
-		return nil
-	}
-	return ch.tokens
 }
 
 // chosenFields keeps what response_fields names, as the server would: a path is a
