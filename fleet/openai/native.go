@@ -203,27 +203,34 @@ func (j *Job) appendNative(b []byte, ch *choice) []byte {
 		r.edits.replace(n.tokens.val, append(append([]byte{'['}, ch.tokens...), ']'))
 	}
 	if n.settings.ok() && c.data[n.settings.val.from] == '{' {
-		r.streamsNot(n.settings.val)
+		j.wholeSettings(n.settings.val)
 	}
 	at := len(b)
-	b = r.edits.apply(b, c.data)
-	if len(ch.logprobs) > 0 {
-		b = append(b[:bytes.LastIndexByte(b, '}')], `,"completion_probabilities":[`...)
-		b = append(append(b, ch.logprobs...), "]}"...)
-	}
+	b = ch.appendProbs(r.edits.apply(b, c.data))
 	if j.doc.given(fieldResponseFields) {
 		return append(b[:at], j.chosenFields(b[at:])...)
 	}
 	return b
 }
 
-// streamsNot corrects the settings, which tell of our own request.
-func (r *relay) streamsNot(at span) {
+// appendProbs puts the probabilities at the end of an account.
+func (ch *choice) appendProbs(b []byte) []byte {
+	if len(ch.logprobs) == 0 {
+		return b
+	}
+	b = append(b[:bytes.LastIndexByte(b, '}')], `,"completion_probabilities":[`...)
+	return append(append(b, ch.logprobs...), "]}"...)
+}
+
+// wholeSettings corrects the settings, which tell of our own request.
+func (j *Job) wholeSettings(at span) {
+	r := &j.relay
 	var buf [64]byte
 	s := scanner{b: r.chunk.data[:at.to], i: at.from}
 	for s.enter('{'); s.more('}'); {
-		is := string(name(s.key().of(s.b), &buf)) == "stream"
-		if v := s.value(); is && v.ok() && s.b[v.from] == 't' {
+		key := string(name(s.key().of(s.b), &buf))
+		v := s.value()
+		if key == "stream" || key == "timings_per_token" && !j.timings {
 			r.edits.replace(v, no)
 		}
 	}
