@@ -194,6 +194,7 @@ type alike struct {
 	fingerprint string
 	features    Features
 	anew, mixed bool
+	repeat      bool
 	failed      *node
 	bound       *instance
 	alone       *waiter // that failed on several nodes: few do
@@ -202,7 +203,8 @@ type alike struct {
 func (w *waiter) alike() alike {
 	a := alike{
 		policy: w.policy, model: w.Model, bound: w.bound,
-		fingerprint: w.needs.Fingerprint, features: w.needs.Features, anew: w.needs.Anew, mixed: w.Mixed,
+		fingerprint: w.needs.Fingerprint, features: w.needs.Features,
+		anew: w.needs.Anew, repeat: w.needs.Repeat, mixed: w.Mixed,
 	}
 	switch len(w.failed) {
 	case 0:
@@ -258,7 +260,7 @@ func (m *Manager) giveBack(c *claim) {
 // found is what a search through the fleet came to.
 type found struct {
 	able  []candidate // up, ready and fit to serve
-	other []candidate // up and ready, to begin anew or, if mixed, to go on with another build
+	other []candidate // up and ready, but second choice: to repeat the answer, begin it anew, or go on with another build
 
 	known  int       // instances that serve the model, usable or not
 	widest Tokens    // of their contexts
@@ -322,13 +324,15 @@ func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
 	if failed != nil && failed.max > 0 {
 		f.widest, narrow = max(f.widest, failed.max), true
 	}
-	able := w.needs.Fingerprint == "" || i.Features.Has(w.needs.Features)
-	like := able && (w.needs.Fingerprint == "" || w.needs.Fingerprint == i.Fingerprint)
+	able := i.Features.Has(w.needs.Features)
+	same := w.needs.Fingerprint == i.Fingerprint
+	like := w.needs.Fingerprint == "" || same && able
+	second := w.needs.Anew || w.needs.Repeat && same || w.Mixed && able
 	switch {
 	case narrow:
 		f.narrow++
 	case failed != nil, n.down != nil && w.everFailedOn(n): // nobody waits for its return
-	case !like && !w.needs.Anew && !(w.Mixed && able):
+	case !like && !second:
 		f.unlike++
 	case n.drain != nil: // nobody knows whether it comes back
 	case n.down != nil:

@@ -151,6 +151,7 @@ type fakeJob struct {
 	last      string
 	rigid     bool   // it cannot go on once something is delivered
 	anew      bool   // it may begin anew
+	repeat    bool   // it may be repeated
 	grown     Tokens // the prompt's length with what was delivered
 	saw       string // fingerprint of the instance it was last asked for
 	requests  []string
@@ -186,7 +187,7 @@ func (j *fakeJob) Needs() (Needs, error) {
 	case j.rigid:
 		return Needs{}, &RequestError{Reason: ReasonLost, Message: "this answer cannot go on elsewhere"}
 	}
-	return Needs{Fingerprint: "f", Features: ContinueContent, Anew: j.anew, Prompt: j.grown}, nil
+	return Needs{Fingerprint: "f", Features: ContinueContent, Anew: j.anew, Repeat: j.repeat, Prompt: j.grown}, nil
 }
 
 func (j *fakeJob) End(err error) []byte {

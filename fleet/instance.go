@@ -52,6 +52,25 @@ const (
 
 	// ContinueReasoning: go on inside the reasoning of an assistant message.
 	ContinueReasoning
+
+	// ContinueGrammar: the grammar of a chat's response_format or json_schema goes on
+	// behind the content that is given, and does not begin again. Seen: the server
+	// objects to continue_final_message and add_generation_prompt both being true, and
+	// its /props list a generation_prompt among the default settings.
+	ContinueGrammar
+
+	// GenerationPrompt: a completion's grammar or json_schema goes on behind the text
+	// of a generation_prompt. Seen: /props list it among the default settings.
+	GenerationPrompt
+
+	// ContinueResponses: /v1/responses takes the chat's fields for going on. Seen: what
+	// ContinueContent takes, and /v1/responses/input_tokens answers.
+	ContinueResponses
+
+	// ContinueMessages: /v1/messages goes on with a final assistant message, and gives
+	// its text back in front of the answer. Seen: /v1/messages/count_tokens answers, and
+	// /apply-template leaves a final assistant message open that no field asks it to.
+	ContinueMessages
 )
 
 // Has reports whether all of want are in the set.
@@ -155,6 +174,10 @@ type Needs struct {
 	// Anew: where no instance meets the two above, any may begin anew, because the
 	// client has nothing yet of what was taken.
 	Anew bool
+
+	// Repeat: where no instance has the features, one with the fingerprint may give
+	// the answer again from its beginning, and the job finds what the client has of it.
+	Repeat bool
 
 	// Prompt is how many tokens the next instance reads, if that is known better
 	// than at first; 0: as before.

@@ -54,10 +54,12 @@ type Job interface {
 
 // Assignment is one generation for one instance.
 type Assignment struct {
-	// Path and Body are the request in the language of the model server. fleet
-	// does not look into them. Body must not be changed while Run runs.
-	Path string
-	Body []byte
+	// Path, ContentType and Body are the request in the language of the model server.
+	// fleet does not look into them. Body must not be changed while Run runs. An empty
+	// ContentType is application/json.
+	Path        string
+	ContentType string
+	Body        []byte
 
 	// Model is the instance's model. The manager sets it.
 	Model string

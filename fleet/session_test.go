@@ -150,6 +150,21 @@ func TestWhatTheClientHasNothingOfMayBeginAnew(t *testing.T) {
 	})
 }
 
+func TestAnswerIsRepeatedOnlyByTheSameModel(t *testing.T) {
+	for print, want := range map[string]int{"f": 1, "g": 0} {
+		synctest.Test(t, func(t *testing.T) {
+			x, y := serving("m", 1), serving("m", 1, "two.")
+			x.run = losing(CauseReset, "one")
+			y.instances[0].Fingerprint, y.instances[0].Features = print, 0
+			m, a := fleetOf(t, nil, x, y)
+			synctest.Wait()
+			if _, err := ask(m, a, &fakeJob{repeat: true}); y.ran() != want || (err == nil) != (want == 1) {
+				t.Errorf("fingerprint %s: got %v, and the other node ran %d times, want %d", print, err, y.ran(), want)
+			}
+		})
+	}
+}
+
 func TestRequestErrorIsTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x, y := serving("m", 1), serving("m", 1, "one.")

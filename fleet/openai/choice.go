@@ -14,20 +14,27 @@ const (
 type choice struct {
 	content   []byte
 	reasoning []byte
+	ids       []byte // of the text's tokens, as elements of an array
 	now, done choiceMark
 
-	wait waiting
+	again again
+	wait  waiting
 
 	// Only of whole answers.
 	finish   []byte // as JSON
 	logprobs []byte // the elements of logprobs.content
+	tokens   []byte // all the server told, as elements of an array
+	last     []byte // the whole of the chunk that ended it
+	stop     []byte // how it ended, in Messages
 }
 
 // waiting is what came since a tool call began. It waits for the finish, and is
 // forgotten when the node is lost.
 type waiting struct {
 	on     bool
-	role   bool // the role is in it
+	role   bool    // the role is in it
+	opened opening // what is opened in it
+	closed opening // what is closed in it
 	chunks int64
 	events []byte // of a stream
 
@@ -39,10 +46,14 @@ type waiting struct {
 
 // choiceMark is how far a choice has come.
 type choiceMark struct {
-	content, reasoning int  // so much of the text
-	logprobs           int  // so much of them
-	role               bool // the role was said
-	said               bool // text is out
+	content, reasoning int     // so much of the text
+	logprobs           int     // so much of them
+	ids                int     // so much of them
+	tokens             bool    // ids stands for the text
+	seen               int64   // tokens that the present node counted
+	role               bool    // the role was said
+	opened, closed     opening // of what a stream has to open
+	said               bool    // text is out
 	finished           bool
 	tools              bool // a part of a tool call is out
 	opaque             bool // something is out that cannot be sent on
@@ -64,6 +75,13 @@ type mark struct {
 // sent is the text that the present attempt was given to go on with.
 type sent struct{ content, reasoning []byte }
 
+// again is the text that the present node has to give once more, before what is new.
+type again struct {
+	content, reasoning []byte
+	noReasoning        bool // what follows it is content; the reasoning may be missing
+	came               bool // some of it did
+}
+
 // relay is the state of an answer over all attempts. Whatever has a now and a done
 // is taken first and delivered then.
 type relay struct {
@@ -75,6 +93,10 @@ type relay struct {
 	attempt     int
 	fingerprint string // of the present instance
 	home        string // of the first that delivered something
+	begun       bool   // something was delivered
+	repeats     bool   // the present attempt gives all of the answer
+	blocks      blocks // of the present attempt
+	ids         itemIDs
 
 	envelope [envelopes][]byte // as JSON, of the first node the client heard of
 	owner    int               // the attempt it is of; 0: none yet
@@ -92,40 +114,70 @@ type relay struct {
 	lastIndex int64 // of the choice that finished last
 	rawUsage  []byte
 	rawTiming []byte
+
+	rawVerbose []byte
 }
 
 // begin starts an attempt.
-func (r *relay) begin(i fleet.Instance) {
+func (r *relay) begin(i fleet.Instance, w way) {
 	if r.done.text {
 		f := r.cur
 		f.predictedMs, f.hasMs = r.done.ms, r.done.hasMs
+		if r.repeats {
+			r.past = past{}
+		}
 		r.past.fold(f, r.done.tokens)
 	}
 	r.attempt++
+	r.repeats = w == wayRepeat
 	r.fingerprint = i.Fingerprint
 	if r.fingerprint == "" {
 		r.fingerprint = "unknown: " + i.Node + "/" + i.Model
 	}
 	r.cur, r.now, r.done, r.sent = figures{}, mark{usage: r.done.usage}, mark{usage: r.done.usage}, sent{}
+	r.blocks = blocks{}
 	for k := range r.choices {
-		ch := &r.choices[k]
-		ch.now.role = ch.now.role && !ch.wait.role
-		ch.done.role = ch.now.role
-		r.size -= ch.wait.size
-		ch.wait = waiting{}
+		r.choices[k].begin(r)
 	}
+}
+
+// begin forgets what the lost node left waiting.
+func (ch *choice) begin(r *relay) {
+	ch.now.role = ch.now.role && !ch.wait.role
+	ch.now.opened &^= ch.wait.opened
+	ch.now.seen = 0
+	ch.done = ch.now
+	r.size -= ch.wait.size
+	ch.wait, ch.again = waiting{}, again{}
+	if r.repeats {
+		ch.again = again{content: ch.content, reasoning: ch.reasoning, came: true}
+	}
+}
+
+// before is what earlier nodes delivered of the answer to which the present one only
+// adds.
+func (r *relay) before() past {
+	if r.repeats {
+		return past{}
+	}
+	return r.past
 }
 
 // first returns the figures of the node whose prompt is the answer's.
 func (r *relay) first() figures {
-	if r.past.nodes > 0 {
-		return r.past.first
+	if p := r.before(); p.nodes > 0 {
+		return p.first
 	}
 	return r.cur
 }
 
 // tokens is how many were generated and delivered.
-func (r *relay) tokens() int64 { return r.past.tokens + r.done.tokens }
+func (r *relay) tokens() int64 {
+	if r.repeats && !r.done.text {
+		return r.past.tokens
+	}
+	return r.before().tokens + r.done.tokens
+}
 
 // at returns the choice of an index.
 func (r *relay) at(index int64) *choice {
@@ -140,7 +192,8 @@ func (j *Job) Delivered() {
 	r := &j.relay
 	r.done = r.now
 	r.owned = r.owned || r.owner > 0
-	if r.done.text && r.home == "" {
+	r.begun = r.begun || r.done.text
+	if r.begun && r.home == "" {
 		r.home = r.fingerprint
 	}
 	for i := range r.chunk.parts {
@@ -162,10 +215,11 @@ func (j *Job) rollback() {
 		if ch == nil {
 			continue
 		}
-		r.size -= ch.now.content - ch.done.content + ch.now.reasoning - ch.done.reasoning + ch.now.logprobs - ch.done.logprobs
+		r.size -= ch.now.content - ch.done.content + ch.now.reasoning - ch.done.reasoning +
+			ch.now.logprobs - ch.done.logprobs + ch.now.ids - ch.done.ids
 		ch.now = ch.done
 		ch.content, ch.reasoning = ch.content[:ch.now.content], ch.reasoning[:ch.now.reasoning]
-		ch.logprobs = ch.logprobs[:ch.now.logprobs]
+		ch.logprobs, ch.ids = ch.logprobs[:ch.now.logprobs], ch.ids[:ch.now.ids]
 	}
 }
 

@@ -19,6 +19,14 @@ type chunk struct {
 	verbose  member
 	fault    member // "error": the server's own error end
 
+	// What one of llama-server's own completions tells, there or inside of verbose.
+	flat      bool // the chunk is one of them itself
+	predicted int64
+	evaluated int64
+	tokens    span
+
+	event // where events bear names
+
 	parts []part
 }
 
@@ -47,12 +55,23 @@ type part struct {
 	tools     span   // an array
 	logprobs  span   // an object
 	opaque    bool   // something else was delivered that we could not send on
+
+	opens  opening // what it opens, if it does nothing else
+	closes bool    // it only says that what came before is complete
+	shuts  opening // and that is of these, which we know as well as the server does
+	stop   bool    // it closes the block of an index
 }
 
 // scan reads a payload and reports whether it is a JSON object.
-func (c *chunk) scan(data []byte) bool {
+func (c *chunk) scan(a api, data []byte) bool {
 	*c = chunk{data: data, parts: c.parts[:0]}
 	s := scanner{b: data}
+	switch a {
+	case apiNative:
+		return c.scanNative(&s)
+	case apiResponses, apiMessages, apiAudio:
+		return c.scanEvent(&s, a)
+	}
 	s.enter('{')
 	c.open = s.i
 	var buf [64]byte
@@ -71,6 +90,9 @@ func (c *chunk) scan(data []byte) bool {
 		c.members++
 	}
 	s.end()
+	if c.verbose.ok() {
+		c.scanVerbose()
+	}
 	return s.fault == ""
 }
 

@@ -7,8 +7,9 @@ import (
 )
 
 // own notes whose answer the client gets, once that is known.
-func (r *relay) own(c *chunk) {
-	if r.owner != 0 || !c.envelope[envID].ok() {
+func (j *Job) own(c *chunk) {
+	r := &j.relay
+	if r.owner != 0 || j.namesItself() && !c.envelope[envID].ok() {
 		return
 	}
 	for k := range r.envelope {
@@ -16,6 +17,9 @@ func (r *relay) own(c *chunk) {
 	}
 	r.owner = r.attempt
 }
+
+// namesItself reports whether every chunk says whose answer it is of.
+func (j *Job) namesItself() bool { return j.kind.api == apiChat || j.kind.api == apiCompletion }
 
 // emit appends a chunk as an event, without what the client did not ask for, and
 // as the first node would have sent it. last: this is where the server puts its
@@ -25,7 +29,7 @@ func (j *Job) emit(c *chunk, last bool) {
 	if !j.streams {
 		return
 	}
-	r.own(c)
+	j.own(c)
 	if c.verbose.ok() && !j.verbose {
 		r.edits.remove(c.verbose)
 	}
@@ -33,8 +37,16 @@ func (j *Job) emit(c *chunk, last bool) {
 		r.edits.remove(c.progress) // llama-server puts it on the echo of a prefill, too
 	}
 	j.fitTimings(c, last)
-	j.fitUsage(c)
-	if r.owner != 0 && r.owner != r.attempt {
+	switch {
+	case c.flat:
+		j.fitNative(c)
+	case j.kind.typed():
+		j.fitEvent(c)
+		r.out = appendName(r.out, c.kind.of(c.data))
+	default:
+		j.fitUsage(c)
+	}
+	if j.namesItself() && r.owner != 0 && r.owner != r.attempt {
 		r.fitEnvelope(c)
 	}
 	r.out = append(r.out, "data: "...)
@@ -51,18 +63,19 @@ func (j *Job) fitTimings(c *chunk, last bool) {
 	if !c.timings.ok() {
 		return
 	}
-	if j.kind.chat && j.usage && len(c.parts) > 0 {
+	if j.kind.api == apiChat && j.usage && len(c.parts) > 0 {
 		last = false // with usage asked, they stand in its chunk
 	}
 	if !last && !j.timings {
 		r.edits.remove(c.timings)
 		return
 	}
-	if r.past.nodes == 0 {
+	p := r.before()
+	if p.nodes == 0 {
 		return
 	}
 	at := len(r.scratch)
-	r.scratch = r.past.appendTimings(r.scratch, r.cur)
+	r.scratch = p.appendTimings(r.scratch, r.cur)
 	if len(r.scratch) == at {
 		r.edits.remove(c.timings)
 		return
@@ -73,11 +86,12 @@ func (j *Job) fitTimings(c *chunk, last bool) {
 // fitUsage makes the usage of the last node that of the answer.
 func (j *Job) fitUsage(c *chunk) {
 	r := &j.relay
-	if !c.usage.ok() || r.past.nodes == 0 {
+	p := r.before()
+	if !c.usage.ok() || p.nodes == 0 {
 		return
 	}
 	at := len(r.scratch)
-	r.scratch = appendUsage(r.scratch, r.total(), r.past.tokens+r.now.tokens)
+	r.scratch = appendUsage(r.scratch, r.total(), p.tokens+r.now.tokens)
 	r.edits.replace(c.usage.val, r.scratch[at:])
 }
 
@@ -86,7 +100,7 @@ func (j *Job) fitUsage(c *chunk) {
 func (r *relay) total() figures {
 	f := r.first()
 	if f.prompt == 0 {
-		f.prompt = max(0, r.cur.prompt-fleet.Tokens(r.past.tokens))
+		f.prompt = max(0, r.cur.prompt-fleet.Tokens(r.before().tokens))
 		f.hasCached = false
 	}
 	return f

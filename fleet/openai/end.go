@@ -23,6 +23,21 @@ func (j *Job) End(err error) []byte {
 	return j.tail()
 }
 
+// wholeAnswer returns the body that llama-server gives for stream:false.
+func (j *Job) wholeAnswer() []byte {
+	switch j.kind.api {
+	case apiNative:
+		return j.nativeAnswer()
+	case apiResponses:
+		return j.responseAnswer()
+	case apiMessages:
+		return j.messageAnswer()
+	case apiAudio:
+		return j.relay.choices[0].last
+	}
+	return j.openAIAnswer()
+}
+
 // ErrorFor is [ErrorFor] for this request: it knows whether the client has a part
 // of the answer already, and whose request a server refused.
 func (j *Job) ErrorFor(err error) *Error {
@@ -53,16 +68,26 @@ func (j *Job) ErrorFor(err error) *Error {
 // request that the client did not make.
 func (j *Job) refusesRest(e *fleet.RequestError) bool {
 	r := &j.relay
-	return r.past.nodes > 0 && !r.done.text && (e.Reason == fleet.ReasonRefused || e.Reason == fleet.ReasonDeclined)
+	return r.begun && !r.done.text && (e.Reason == fleet.ReasonRefused || e.Reason == fleet.ReasonDeclined)
 }
 
 func (j *Job) errorEnd(err error) []byte {
-	body := j.ErrorFor(err).Body()
+	e := j.ErrorFor(err)
+	body := e.BodyIn(j.shape)
 	if !j.streams {
 		return body
 	}
-	b := append([]byte("data: "), body...)
-	oneLine(b)
+	var b []byte
+	switch j.kind.api {
+	case apiResponses:
+		b, body = appendName(b, []byte("error")), e.event()
+	case apiMessages:
+		b = appendName(b, []byte("error"))
+	}
+	b = append(b, "data: "...)
+	from := len(b)
+	b = append(b, body...)
+	oneLine(b[from:])
 	return append(b, '\n', '\n')
 }
 
@@ -71,10 +96,27 @@ func (j *Job) tail() []byte {
 	var b []byte
 	r := &j.relay
 	derived := !j.finished()
+	switch j.kind.api {
+	case apiNative:
+		if derived {
+			b = append(j.appendDerived([]byte("data: "), nil, nil), "\n\n"...)
+		}
+		return b
+	case apiResponses:
+		if derived {
+			b = j.appendResponseEnd(b)
+		}
+		return b
+	case apiMessages:
+		if derived {
+			b = j.appendMessageEnd(b)
+		}
+		return b
+	}
 	if derived {
 		b = j.appendFinish(b)
 	}
-	if j.kind.chat && j.usage && r.done.usage == 0 && r.total().prompt > 0 {
+	if j.kind.api == apiChat && j.usage && j.expect == 1 && r.done.usage == 0 && r.total().prompt > 0 {
 		b = append(b, `data: {"choices":[]`...)
 		b = r.appendEnvelope(b, envCreated, envID, envModel, envFingerprint, envObject)
 		b = appendUsage(append(b, `,"usage":`...), r.total(), r.tokens())
@@ -86,7 +128,7 @@ func (j *Job) tail() []byte {
 // appendFinish appends the chunk that ends an answer at the client's limit.
 func (j *Job) appendFinish(b []byte) []byte {
 	r := &j.relay
-	if j.kind.chat {
+	if j.kind.api == apiChat {
 		b = append(b, `data: {"choices":[{"finish_reason":"length","index":0,"delta":{}}]`...)
 		b = r.appendEnvelope(b, envCreated, envID, envModel, envFingerprint, envObject)
 		return append(b, "}\n\n"...)

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -59,6 +60,52 @@ func (e *Error) Body() []byte {
 		b = strconv.AppendBool(append(b, `,"retryable":`...), *e.ShouldRetry)
 	}
 	return append(b, `,"source":"slotfleet"}}`...)
+}
+
+// BodyIn returns the error in the form that a path's clients read.
+func (e *Error) BodyIn(s Shape) []byte {
+	if s == ShapeOpenAI {
+		return e.Body()
+	}
+	b := appendString([]byte(`{"type":"error","error":{"type":`), []byte(anthropicType(e.Status)))
+	b = appendString(append(b, `,"message":`...), []byte(e.Message))
+	if e.body == nil {
+		b = appendString(append(b, `,"code":`...), []byte(e.Code))
+		b = append(b, `,"source":"slotfleet"`...)
+	}
+	return append(b, "}}"...)
+}
+
+// anthropicType is what Anthropic's API calls an error of a status.
+func anthropicType(status int) string {
+	switch status {
+	case http.StatusUnauthorized:
+		return "authentication_error"
+	case http.StatusForbidden:
+		return "permission_error"
+	case http.StatusNotFound:
+		return "not_found_error"
+	case http.StatusRequestEntityTooLarge:
+		return "request_too_large"
+	case http.StatusTooManyRequests:
+		return "rate_limit_error"
+	case http.StatusServiceUnavailable:
+		return "overloaded_error"
+	case http.StatusGatewayTimeout:
+		return "timeout_error"
+	}
+	if status < 500 {
+		return "invalid_request_error"
+	}
+	return "api_error"
+}
+
+// event is the error as an event of Responses.
+func (e *Error) event() []byte {
+	b := append([]byte(`{"type":"error","code":`), appendOrNull(nil, cmp.Or(e.Code, e.Type))...)
+	b = appendString(append(b, `,"message":`...), []byte(e.Message))
+	b = appendOrNull(append(b, `,"param":`...), e.Param)
+	return append(b, '}')
 }
 
 func appendOrNull(dst []byte, s string) []byte {

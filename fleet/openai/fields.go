@@ -17,11 +17,21 @@ type field uint8
 const (
 	fieldModel field = iota
 	fieldMessages
+	fieldInput
+	fieldSystem
+	fieldInstructions
+	fieldTools
 	fieldPrompt
+	fieldInputPrefix
+	fieldInputSuffix
+	fieldInputExtra
+
+	fieldNCmpl
 	fieldN
 
 	fieldNPredict
 	fieldMaxCompletionTokens
+	fieldMaxOutputTokens
 	fieldMaxTokens
 
 	fieldStream
@@ -30,7 +40,10 @@ const (
 	fieldTimingsPerToken
 	fieldPingInterval
 	fieldVerbose
+	fieldResponseFields
+	fieldReturnTokens
 	fieldIDSlot
+	fieldSeed
 
 	fieldContinue
 	fieldAddPrompt
@@ -38,38 +51,57 @@ const (
 
 	fieldStop
 	fieldGrammar
+	fieldGrammarType
 	fieldJSONSchema
+	fieldResponseFormat
 	fieldGenerationPrompt
 	fieldReasoningFormat
+
+	fieldPromptCacheKey
+	fieldConversation
+	fieldPreviousResponse
+	fieldMetadata
+	fieldUser
 
 	fields  // how many there are
 	noField = fields
 )
 
 var fieldNames = [fields]string{
-	"model", "messages", "prompt", "n",
-	"n_predict", "max_completion_tokens", "max_tokens",
-	"stream", "stream_options", "return_progress", "timings_per_token", "sse_ping_interval", "verbose", "id_slot",
+	"model", "messages", "input", "system", "instructions", "tools",
+	"prompt", "input_prefix", "input_suffix", "input_extra",
+	"n_cmpl", "n",
+	"n_predict", "max_completion_tokens", "max_output_tokens", "max_tokens",
+	"stream", "stream_options", "return_progress", "timings_per_token", "sse_ping_interval", "verbose",
+	"response_fields", "return_tokens", "id_slot", "seed",
 	"continue_final_message", "add_generation_prompt", "echo",
-	"stop", "grammar", "json_schema", "generation_prompt", "reasoning_format",
+	"stop", "grammar", "grammar_type", "json_schema", "response_format", "generation_prompt", "reasoning_format",
+	"prompt_cache_key", "conversation", "previous_response_id", "metadata", "user",
 }
 
-func fieldOf(key []byte) field {
+var fieldsByName = func() map[string]field {
+	m := make(map[string]field, fields)
 	for f, name := range fieldNames {
-		if string(key) == name {
-			return field(f)
-		}
+		m[name] = field(f)
+	}
+	return m
+}()
+
+func fieldOf(key []byte) field {
+	if f, ok := fieldsByName[string(key)]; ok {
+		return f
 	}
 	return noField
 }
 
 // document is what one scan found in a body.
 type document struct {
+	turns    field // the list of messages; set before the scan
 	body     []byte
 	open     int // right after the opening brace
 	members  int // of the whole object
 	field    [fields]member
-	messages int     // how many there are
+	messages int     // how many turns there are
 	last     message // the last of them: nobody asks for the others
 }
 
@@ -80,7 +112,7 @@ const maxMessages = 1 << 16
 type message struct {
 	open int // right after its opening brace; 0: no object
 
-	role, content, reasoning, tools member
+	role, content, reasoning, tools, kind member
 }
 
 // is reports whether the message is this role's.
@@ -90,6 +122,15 @@ func (m *message) is(body []byte, role string) bool {
 	}
 	var buf [64]byte
 	return string(name(inside(m.role.val).of(body), &buf)) == role
+}
+
+// kindIs reports whether the message's type is this.
+func (m *message) kindIs(body []byte, kind string) bool {
+	if !m.kind.ok() || body[m.kind.val.from] != '"' {
+		return false
+	}
+	var buf [64]byte
+	return string(name(inside(m.kind.val).of(body), &buf)) == kind
 }
 
 // inside is what stands between the quotes of a string.
@@ -138,7 +179,7 @@ func (d *document) member(s *scanner) *Error {
 	if d.field[f].ok() {
 		return twice(fieldNames[f])
 	}
-	if f == fieldMessages && s.peek() == '[' {
+	if f == d.turns && s.peek() == '[' {
 		m.val.from = s.i
 		for s.enter('['); s.more(']'); {
 			if err := d.message(s); err != nil {
@@ -189,6 +230,8 @@ func (m *message) find(key []byte) *member {
 		return &m.reasoning
 	case "tool_calls":
 		return &m.tools
+	case "type":
+		return &m.kind
 	}
 	return nil
 }
@@ -204,7 +247,7 @@ func (d *document) check() *Error {
 		{[]field{fieldMessages}, isArray, "an array"},
 		{[]field{fieldStream, fieldReturnProgress, fieldTimingsPerToken}, isBool, "true or false"},
 		{[]field{fieldStreamOptions}, isObject, "an object"},
-		{[]field{fieldNPredict, fieldMaxCompletionTokens, fieldMaxTokens, fieldN}, isWhole, "a whole number"},
+		{[]field{fieldNPredict, fieldMaxCompletionTokens, fieldMaxOutputTokens, fieldMaxTokens, fieldNCmpl, fieldN}, isWhole, "a whole number"},
 	} {
 		for _, f := range w.fields {
 			if d.given(f) && !w.is(d.value(f)) {
@@ -264,18 +307,25 @@ func (d *document) number(f field) (int64, bool) {
 	return whole(d.value(f))
 }
 
-// budget returns how many tokens may be generated, and the field that says so.
-// As in llama-server, below 0 is no limit and 0 is one token.
-func (d *document) budget() (n fleet.Tokens, f field) {
-	for _, f := range []field{fieldNPredict, fieldMaxCompletionTokens, fieldMaxTokens} {
-		if n, ok := d.number(f); ok {
+// budget returns how many tokens may be generated, and the field that says so, or
+// noField where none does. As in llama-server, below 0 is no limit and 0 is one token.
+func (j *Job) budget() (n fleet.Tokens, f field) {
+	for _, f := range j.kind.budget {
+		if n, ok := j.doc.number(f); ok {
 			if n < 0 {
 				return 0, noField
 			}
 			return fleet.Tokens(max(1, n)), f
 		}
 	}
-	return 0, noField
+	return fleet.Tokens(j.kind.usual), noField
+}
+
+// seeded reports whether the client's seed makes an answer one that can be repeated:
+// -1 in any size is none.
+func (d *document) seeded() bool {
+	n, ok := d.number(fieldSeed)
+	return ok && n >= 0 && n != 1<<32-1
 }
 
 // wantsUsage reports whether stream_options asks for the usage chunk.
@@ -306,6 +356,30 @@ func (d *document) stops() bool {
 	}
 	s.enter('[')
 	return s.more(']')
+}
+
+// onePrompt reports whether the prompt is one sequence that can be lengthened: a
+// string, or an array of tokens and strings. An array of one string is one as well.
+func (d *document) onePrompt() bool {
+	if !d.given(fieldPrompt) || d.value(fieldPrompt)[0] == '"' {
+		return true
+	}
+	if d.value(fieldPrompt)[0] != '[' {
+		return false
+	}
+	strings, tokens := 0, 0
+	s := scanner{b: d.value(fieldPrompt)}
+	for s.enter('['); s.more(']'); s.value() {
+		switch c := s.peek(); {
+		case c == '"':
+			strings++
+		case '0' <= c && c <= '9':
+			tokens++
+		default:
+			return false
+		}
+	}
+	return tokens > 0 || strings == 1
 }
 
 // prompts returns how many sequences the prompt of a completion asks for. Numbers

@@ -31,38 +31,33 @@ type Options struct {
 
 	// Resume says whether answers survive their node. Default: ResumeOn.
 	Resume Resume
+
+	// StreamTools passes the parts of a tool call on as they come. Then a loss inside
+	// one is the end. Default: they are held until the answer's finish.
+	StreamTools bool
+
+	// BlockKey keys the hashes of [fleet.Request.Blocks]: without it they tell nothing
+	// of a prompt. All of a fleet have the same. Default: zero, for tests.
+	BlockKey [16]byte
+
+	// ContentType is the request's; only multipart bodies need it. Default: JSON.
+	ContentType string
+
+	// Header is the request's, and SessionHeader the one that names its conversation
+	// before all others; Caller is whose request it is. They make the session's key.
+	// Default: none, and only the body tells.
+	Header        http.Header
+	SessionHeader string
+	Caller        string
 }
-
-// kind is a way of asking for a generation.
-type kind struct {
-	path   string // what the model server is asked
-	chat   bool   // messages in, deltas out; else a prompt in and text out
-	object string // of a whole answer
-}
-
-var (
-	chat = &kind{
-		path: "/v1/chat/completions", chat: true, object: "chat.completion",
-	}
-	completion = &kind{path: "/v1/completions", object: "text_completion"}
-)
-
-// kinds are the paths served. /completions without /v1 is not among them: there
-// llama-server speaks its own language.
-var kinds = map[string]*kind{
-	"/v1/chat/completions": chat,
-	"/chat/completions":    chat,
-	"/v1/completions":      completion,
-}
-
-// Serves reports whether requests to the path are for this package.
-func Serves(path string) bool { return kinds[path] != nil }
 
 // Job is one request and what became of it. It implements [fleet.Job].
 type Job struct {
-	kind *kind
-	opts Options
-	doc  document
+	kind  *kind
+	shape Shape
+	opts  Options
+	doc   document
+	form  form // instead of doc, where the body is one
 
 	model    string // as it is served; empty: the client named none
 	alias    bool   // the client named it otherwise
@@ -73,7 +68,8 @@ type Job struct {
 	verbose  bool
 
 	expect  int    // how many choices there will be
-	blocked string // why nobody can go on with it, for the client; empty: it can be
+	repeats bool   // it can only be gone on with by repeating it all
+	seed    string // set by us, so that it can be repeated; empty: not set
 	prefill prefill
 
 	relay relay
@@ -85,50 +81,80 @@ const maxModel = 1 << 10
 // Parse reads a request. The body is kept, not copied. A non-nil error is an
 // [*Error]: 400 for a body that is wrong, 404 for a path that is not served.
 func Parse(path string, body []byte, o Options) (*Job, error) {
-	k := kinds[path]
-	if k == nil {
+	p, ok := PathOf(path)
+	if !ok || p.Use != UseJob {
 		return nil, &Error{
 			Status: http.StatusNotFound, Type: "invalid_request_error", Code: "not_found",
 			Message: "there is nothing at this path",
 		}
 	}
-	j := &Job{kind: k, opts: o}
-	if err := j.doc.read(body); err != nil {
-		return nil, err
+	j := &Job{kind: p.kind, shape: p.Shape, opts: o, expect: 1}
+	if p.kind.api == apiAudio {
+		if err := j.form.read(o.ContentType, body); err != nil {
+			return nil, err
+		}
+		j.model, j.streams = j.form.model(), j.form.streams()
+	} else {
+		j.doc.turns = p.kind.turns
+		if err := j.doc.read(body); err != nil {
+			return nil, err
+		}
+		j.readFields()
 	}
+	return j, j.nameModel()
+}
+
+// readFields takes from the body what the job has to know.
+func (j *Job) readFields() {
 	d := &j.doc
 	j.model, _ = d.text(fieldModel)
-	if len(j.model) > maxModel {
-		return nil, invalid("model", "too_long", fmt.Sprintf("the model's name is longer than %d bytes", maxModel))
-	}
-	if to, ok := o.Aliases[j.model]; ok && j.model != "" && to != j.model {
-		j.model, j.alias = to, true
-	}
 	j.streams = d.isTrue(fieldStream)
 	j.usage = d.wantsUsage()
 	j.timings = d.isTrue(fieldTimingsPerToken)
 	j.progress = d.isTrue(fieldReturnProgress)
 	j.verbose = d.isTrue(fieldVerbose)
-	j.expect = 1
-	if n, ok := d.number(fieldN); ok {
-		j.expect = int(min(max(1, n), maxChoices))
+	if !j.kind.typed() {
+		for _, f := range []field{fieldNCmpl, fieldN} {
+			if n, ok := d.number(f); ok {
+				j.expect = int(min(max(1, n), maxChoices))
+				break
+			}
+		}
 	}
-	if !k.chat {
+	if !j.kind.chats() {
 		j.expect = min(j.expect*min(d.prompts(), maxChoices), maxChoices)
 	}
 	j.prefill = j.readPrefill()
-	j.blocked = j.obstacle()
-	return j, nil
+	j.repeats = j.mustRepeat()
+	if j.opts.Resume == ResumeOn && j.streams && (j.repeats || j.schema()) && !d.seeded() {
+		j.seed = newSeed()
+	}
+}
+
+// nameModel puts the model's name as it is served in the place of the client's.
+func (j *Job) nameModel() error {
+	if len(j.model) > maxModel {
+		return invalid("model", "too_long", fmt.Sprintf("the model's name is longer than %d bytes", maxModel))
+	}
+	if to, ok := j.opts.Aliases[j.model]; ok && j.model != "" && to != j.model {
+		j.model, j.alias = to, true
+	}
+	return nil
 }
 
 // Want returns what placement has to know.
 func (j *Job) Want() fleet.Request {
-	out, _ := j.doc.budget()
+	if j.kind.api == apiAudio {
+		return fleet.Request{Model: j.model, Session: j.session(), Bytes: int64(len(j.form.body))}
+	}
+	out, _ := j.budget()
 	return fleet.Request{
-		Model:  j.model,
-		Prompt: fleet.Tokens(len(j.doc.body)+3) / 4,
-		Out:    out,
-		Bytes:  int64(len(j.doc.body)),
+		Model:   j.model,
+		Session: j.session(),
+		Prompt:  fleet.Tokens(len(j.doc.body)+3) / 4,
+		Out:     out,
+		Blocks:  j.blocks(),
+		Bytes:   int64(len(j.doc.body)),
 	}
 }
 

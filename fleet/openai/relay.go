@@ -18,7 +18,7 @@ func (j *Job) Take(ev fleet.Event) (out []byte, err error) {
 	if ev.Kind != fleet.EventData || len(data) == 0 || string(data) == "null" || string(data) == "[DONE]" {
 		return nil, nil
 	}
-	if !r.chunk.scan(data) {
+	if !r.chunk.scan(j.kind.api, data) {
 		return nil, broken("the server sent something that is no answer; try again")
 	}
 	if r.chunk.fault.ok() {
@@ -63,16 +63,7 @@ func serverFault(c *chunk) error {
 // takeChunk takes what is one JSON object.
 func (j *Job) takeChunk(c *chunk, told *fleet.Timings) error {
 	r := &j.relay
-	counted := false
-	switch {
-	case c.progress.ok():
-		// Older servers put the timings of another request beside it.
-		r.cur.noteProgress(c.progress.val.of(c.data))
-	case c.timings.ok():
-		counted = r.cur.noteTimings(c.timings.val.of(c.data))
-	case told != nil:
-		r.cur.predicted, r.cur.hasMs, counted = int64(told.Predicted), false, true
-	}
+	counted := r.noteFigures(c, told)
 	switch {
 	case c.progress.ok() && !c.says():
 		if j.progress && !j.moved() {
@@ -89,11 +80,35 @@ func (j *Job) takeChunk(c *chunk, told *fleet.Timings) error {
 	return nil
 }
 
+// noteFigures takes the server's figures and reports whether they say how many tokens
+// it generated so far.
+func (r *relay) noteFigures(c *chunk, told *fleet.Timings) (counted bool) {
+	switch {
+	case c.progress.ok():
+		// Older servers put the timings of another request beside it.
+		r.cur.noteProgress(c.progress.val.of(c.data))
+	case c.timings.ok():
+		counted = r.cur.noteTimings(c.timings.val.of(c.data))
+	case told != nil:
+		r.cur.predicted, r.cur.hasMs, counted = int64(told.Predicted), false, true
+	}
+	if c.answerUsage.ok() {
+		r.cur.noteMessageStart(c.answerUsage.of(c.data))
+	}
+	if c.flat {
+		r.cur.notePrompt(c)
+		if c.predicted > 0 && !counted {
+			r.cur.predicted, r.cur.hasMs, counted = c.predicted, false, true
+		}
+	}
+	return counted
+}
+
 // says reports whether any choice gets more than a role.
 func (c *chunk) says() bool {
 	for i := range c.parts {
 		p := &c.parts[i]
-		if p.says() || p.finish.ok() || p.tools.ok() || p.opaque {
+		if p.says() || p.finish.ok() || p.tools.ok() || p.opaque || p.opens != 0 {
 			return true
 		}
 	}
@@ -160,6 +175,9 @@ func (j *Job) takeParts(c *chunk, counted bool) error {
 	for i := range c.parts {
 		p := &c.parts[i]
 		ch := r.at(p.index)
+		if j.kind.api == apiMessages {
+			r.blocks.note(c, p)
+		}
 		changes := len(r.edits)
 		v, err := j.takePart(c, ch, p, counted)
 		if err != nil {
@@ -183,7 +201,7 @@ func (j *Job) takeParts(c *chunk, counted bool) error {
 		}
 	}
 	if !j.streams || all != drop {
-		r.own(c)
+		j.own(c)
 	}
 	if j.streams && all != drop {
 		j.order(c, all, finish)
@@ -197,7 +215,7 @@ func (j *Job) empty(p *part) {
 	r := &j.relay
 	at := len(r.scratch)
 	r.scratch = strconv.AppendInt(append(r.scratch, `{"finish_reason":null,"index":`...), p.index, 10)
-	if j.kind.chat {
+	if j.kind.api == apiChat {
 		r.scratch = append(r.scratch, `,"delta":{}}`...)
 	} else {
 		r.scratch = append(r.scratch, `,"logprobs":null,"text":""}`...)
@@ -211,37 +229,33 @@ func (j *Job) takePart(c *chunk, ch *choice, p *part, counted bool) (verdict, er
 	if ch.now.finished {
 		return drop, nil
 	}
-	begins := false
-	bare := !p.says() && !p.tools.ok() && !p.finish.ok() && !p.opaque
-	if p.role.ok() {
-		late := ch.now.role || ch.now.said || ch.now.opaque || ch.now.tools
-		if bare && late {
-			return drop, nil
-		}
-		if late {
-			r.edits.removeInner(c.data, p.role)
-		}
-		ch.now.role, begins = true, !late
+	begins, goes := j.takeRole(c, ch, p)
+	if !goes || p.opens != 0 && !ch.opens(p) {
+		return drop, nil
 	}
 	kept := 0
 	if !j.streams {
 		var err error
-		if kept, err = ch.assemble(c, p); err != nil {
+		if kept, err = j.assemble(c, ch, p); err != nil {
 			return drop, err
 		}
 		r.size += kept + ch.takeLogprobs(c, p)
 	}
 	if j.holds(c, ch, p) {
 		w := &ch.wait
-		w.on, w.chunks, w.size = true, w.chunks+1, w.size+kept
-		w.role = w.role || begins
+		w.on, w.chunks, w.size = w.on || !p.closes, w.chunks+1, w.size+kept
+		w.role, w.opened = w.role || begins, w.opened|p.opens
+		if !j.streams || !j.moved() {
+			w.closed |= p.shuts
+		}
 		return hold, nil
 	}
 	if !j.streams && ch.wait.on {
 		ch.takeWaiting()
 	}
-	if !j.takeText(c, ch, p) {
-		return drop, nil
+	left, err := j.takeText(c, ch, p)
+	if err != nil || !left {
+		return drop, err
 	}
 	ch.now.opaque = ch.now.opaque || p.opaque
 	ch.now.tools = ch.now.tools || p.tools.ok() || ch.wait.on
@@ -252,6 +266,24 @@ func (j *Job) takePart(c *chunk, ch *choice, p *part, counted bool) (verdict, er
 	r.now.text = true
 	r.count(j.expect, counted, 1)
 	return pass, nil
+}
+
+// takeRole lets the role be said once. begins: this says it; not goes: nothing else is
+// in the part.
+func (j *Job) takeRole(c *chunk, ch *choice, p *part) (begins, goes bool) {
+	if !p.role.ok() {
+		return false, true
+	}
+	bare := !p.says() && !p.tools.ok() && !p.finish.ok() && !p.opaque
+	late := ch.now.role || ch.now.said || ch.now.opaque || ch.now.tools
+	if bare && late {
+		return false, false
+	}
+	if late {
+		j.relay.edits.removeInner(c.data, p.role)
+	}
+	ch.now.role = true
+	return !late, true
 }
 
 // count notes how many tokens the attempt generated for what is going out.
@@ -266,54 +298,101 @@ func (r *relay) count(expect int, counted bool, chunks int64) {
 }
 
 // holds reports whether the chunk waits for the finish: tool calls do, and all of
-// their choice that comes after them.
+// their choice that comes after them. What closes a text waits too, because another
+// node may have more of it.
 func (j *Job) holds(c *chunk, ch *choice, p *part) bool {
-	if p.finish.ok() || !p.tools.ok() && !ch.wait.on {
+	switch {
+	case p.finish.ok() || !p.tools.ok() && !ch.wait.on && !p.closes:
 		return false
+	case !j.streams:
+		return true
+	case p.closes && !ch.now.tools:
+		return len(ch.wait.events)+len(c.data) <= maxHeld
 	}
-	return !j.streams || len(c.parts) == 1 && !ch.now.tools && len(ch.wait.events)+len(c.data) <= maxHeld
+	return !j.opts.StreamTools && len(c.parts) == 1 && !ch.now.tools && len(ch.wait.events)+len(c.data) <= maxHeld
 }
 
 // takeText records the text of a part. It returns false if nothing is left of a
-// chunk, because the node only repeated what it was given.
-func (j *Job) takeText(c *chunk, ch *choice, p *part) bool {
+// chunk, because the node only repeated what it was given or what the client has.
+func (j *Job) takeText(c *chunk, ch *choice, p *part) (left bool, err error) {
 	r := &j.relay
-	left := !p.says() || p.finish.ok() || p.tools.ok()
+	left = !p.says() || p.finish.ok() || p.tools.ok()
+	ch.again.came = ch.again.came || p.says()
 	if hasText(p.reasoning) {
-		text, more := j.record(c, p.reasoning, ch.reasoning, unless(r.now.sawReasoning, r.sent.reasoning))
+		text, more, err := j.record(c, p.reasoning, ch.reasoning, &ch.again.reasoning, unless(r.now.sawReasoning, r.sent.reasoning))
+		if err != nil || more && (ch.again.noReasoning || len(ch.again.content) > 0) {
+			return false, diverged()
+		}
 		ch.reasoning, ch.now.reasoning, r.now.sawReasoning = text, len(text), true
 		left = left || more
 	}
 	if hasText(p.content) {
-		text, more := j.record(c, p.content, ch.content, unless(r.now.sawContent, r.sent.content))
+		if ch.again.noReasoning {
+			ch.again.reasoning = nil
+		} else if len(ch.again.reasoning) > 0 {
+			return false, diverged()
+		}
+		before := len(ch.content)
+		text, more, err := j.record(c, p.content, ch.content, &ch.again.content, unless(r.now.sawContent, r.sent.content))
+		if err != nil {
+			return false, err
+		}
 		ch.content, ch.now.content, r.now.sawContent = text, len(text), true
+		j.takeIDs(c, ch, text[min(before, len(text)):])
 		left = left || more
 	}
-	return left
+	if p.opens != 0 {
+		r.ids.note(c, p.opens)
+	}
+	if p.finish.ok() && ch.again.due() {
+		return false, diverged()
+	}
+	return left, nil
 }
 
+// due reports whether an end comes too early. A node that has nothing to add need not
+// give back what it was given.
+func (a *again) due() bool {
+	return a.came && (len(a.content) > 0 || len(a.reasoning) > 0 && !a.noReasoning)
+}
+
+// diverged is about an answer that another node was to repeat and did not.
+func diverged() *fleet.RequestError { return lost("another server's answer was not the same") }
+
 // record appends to text what the string at a place of the chunk says, if texts are
-// kept. An echo of sent is cut, there too. more: something is left of the string.
-func (j *Job) record(c *chunk, at span, text, sent []byte) (_ []byte, more bool) {
+// kept. What has to come again, and an echo of sent, is cut, there too. more: something
+// is left of the string.
+func (j *Job) record(c *chunk, at span, text []byte, due *[]byte, sent []byte) (_ []byte, more bool, err error) {
 	r := &j.relay
 	from := len(text)
 	text = appendText(text, inside(at).of(c.data))
-	if echoed(text[from:], sent) {
-		text = append(text[:from], text[from+len(sent):]...)
+	known := 0
+	switch {
+	case len(*due) > 0:
+		known = min(len(*due), len(text)-from)
+		if !bytes.Equal(text[from:from+known], (*due)[:known]) {
+			return text[:from], false, diverged()
+		}
+		*due = (*due)[known:]
+	case echoed(text[from:], sent):
+		known = len(sent)
+	}
+	if known > 0 {
+		text = append(text[:from], text[from+known:]...)
 		scratch := len(r.scratch)
 		r.scratch = appendString(r.scratch, text[from:])
 		r.edits.replace(at, r.scratch[scratch:])
 	}
 	more = len(text) > from
 	switch {
-	case j.streams && (j.blocked != "" || j.opts.Resume != ResumeOn):
+	case j.streams && j.opts.Resume != ResumeOn:
 		text = text[:from]
 	case j.streams && r.size > maxText:
 		r.full = true
 		text = text[:from]
 	}
 	r.size += len(text) - from
-	return text, more
+	return text, more, nil
 }
 
 // unless returns what was sent, which only the first text can be an echo of.
@@ -344,15 +423,19 @@ func (j *Job) takeFinish(c *chunk, ch *choice, p *part, counted bool) {
 	} else {
 		r.now.tokens += ch.wait.chunks + j.endToken(ch, p.finish.of(c.data))
 	}
-	if c.usage.ok() {
+	switch {
+	case j.kind.typed() || j.kind.api == apiAudio:
+		j.noteEventUsage(c)
+	case c.usage.ok():
 		j.noteUsage(c)
 		r.now.usage++
-	} else {
+	default:
 		j.keepFigures(c)
 	}
 	if !j.streams {
 		ch.finish = append(ch.finish[:0], p.finish.of(c.data)...)
-		r.size += len(ch.finish)
+		ch.last = append(ch.last[:0], c.data...)
+		r.size += len(ch.finish) + len(ch.last)
 	}
 }
 
@@ -376,15 +459,46 @@ func (j *Job) order(c *chunk, v verdict, finish bool) {
 		ch := &r.choices[c.parts[0].index]
 		kept := r.out
 		r.out = ch.wait.events
-		j.emit(c, false)
+		j.emitPart(c, ch, false)
 		ch.wait.events, r.out = r.out, kept
 		return
 	}
 	for i := range c.parts {
-		if ch := &r.choices[c.parts[i].index]; ch.wait.on {
-			r.out = append(r.out, ch.wait.events...)
+		ch := &r.choices[c.parts[i].index]
+		r.out = append(r.out, ch.wait.events...)
+		if finish {
+			j.shut(ch)
+		}
+		if ch.wait.on || len(ch.wait.events) > 0 {
+			ch.now.closed |= ch.wait.closed
 			ch.wait = waiting{}
 		}
 	}
 	j.emit(c, finish)
+}
+
+// emitPart is emit for what waits of one choice. What closes the text of several
+// nodes is ours to write.
+func (j *Job) emitPart(c *chunk, ch *choice, last bool) {
+	p := &c.parts[0]
+	if p.closes {
+		j.shut(ch)
+	}
+	if p.shuts == 0 || !j.moved() {
+		j.emit(c, last)
+	}
+}
+
+// shut writes what closes the text of several nodes, once.
+func (j *Job) shut(ch *choice) {
+	if !j.kind.typed() || !j.moved() {
+		return
+	}
+	open := ch.now.opened &^ (ch.now.closed | ch.wait.closed)
+	ch.wait.closed |= open
+	if j.kind.api == apiMessages {
+		j.relay.out = ch.appendStops(j.relay.out, open)
+	} else {
+		j.relay.out = j.relay.appendDones(j.relay.out, ch, open)
+	}
 }

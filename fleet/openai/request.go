@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"math/rand/v2"
 	"strconv"
 
 	"github.com/slotfleet/slotfleet/fleet"
@@ -50,37 +51,61 @@ func (w *writer) bytes() []byte {
 // something of the answer was delivered, the request for the rest. It begins a new
 // attempt: what was taken and not delivered is forgotten.
 func (j *Job) Request(i fleet.Instance) (fleet.Assignment, error) {
-	r := &j.relay
 	j.rollback()
-	if err := j.settle(i); err != nil {
+	w, err := j.way(i)
+	if err != nil {
 		return fleet.Assignment{}, err
 	}
-	r.begin(i)
-	w := writer{doc: &j.doc}
-	j.writeOwn(&w)
-	if r.past.nodes > 0 {
-		j.writeRest(&w)
-	} else if j.wholeEchoes() {
-		w.set(fieldEcho, []byte("true"))
+	j.relay.begin(i, w)
+	if j.kind.api == apiAudio {
+		return j.form.request(j.kind.path, j), nil
 	}
-	return fleet.Assignment{Path: j.kind.path, Body: w.bytes()}, nil
+	b := writer{doc: &j.doc}
+	j.writeOwn(&b)
+	switch {
+	case w == wayOn:
+		j.writeRest(&b)
+	case j.wholeEchoes():
+		b.set(fieldEcho, yes)
+	}
+	return fleet.Assignment{Path: j.kind.path, Body: b.bytes()}, nil
 }
 
-// writeOwn sets what every attempt needs.
+var yes, no = []byte("true"), []byte("false")
+
+// writeOwn sets what every attempt needs. A path's server drops what it does not
+// know, so that only what it reads is set.
 func (j *Job) writeOwn(w *writer) {
 	if j.alias {
 		w.set(fieldModel, appendString(nil, []byte(j.model)))
 	}
-	yes := []byte("true")
 	w.set(fieldStream, yes)
+	w.drop(fieldIDSlot)
+	if j.kind.api == apiMessages {
+		return
+	}
 	w.set(fieldReturnProgress, yes)
 	if j.countsTokens() {
 		w.set(fieldTimingsPerToken, yes)
 	}
-	if !j.streams {
-		w.set(fieldStreamOptions, []byte(`{"include_usage":true}`))
+	switch j.kind.api {
+	case apiChat:
+		if !j.streams {
+			w.set(fieldStreamOptions, []byte(`{"include_usage":true}`))
+		}
+	case apiCompletion:
+		if !j.streams {
+			w.set(fieldStreamOptions, []byte(`{"include_usage":true}`))
+		}
+		if j.keepsIDs() {
+			w.set(fieldVerbose, yes)
+		}
+	case apiNative:
+		w.drop(fieldResponseFields) // it would cut away what ends the stream; see native.go
 	}
-	w.drop(fieldIDSlot)
+	if j.seed != "" {
+		w.set(fieldSeed, []byte(j.seed))
+	}
 	if n, ok := j.doc.pingInterval(); !ok || n <= 0 || n > pingInterval {
 		w.set(fieldPingInterval, strconv.AppendInt(nil, pingInterval, 10))
 	}
@@ -96,18 +121,27 @@ func (d *document) pingInterval() (int64, bool) {
 
 // countsTokens reports whether the server is to tell its figures with every token:
 // they cost bytes, and are needed where an answer can be gone on with and its
-// count matters.
+// count matters. llama-server's own completions count without being asked.
 func (j *Job) countsTokens() bool {
-	if j.blocked != "" || j.opts.Resume != ResumeOn {
+	if j.repeats || j.opts.Resume != ResumeOn || j.kind.api == apiNative {
 		return false
 	}
-	_, limit := j.doc.budget()
-	return limit != noField || j.usage || !j.streams
+	limit, _ := j.budget()
+	return limit > 0 || j.usage || !j.streams || j.kind.api == apiResponses
+}
+
+// keepsIDs reports whether the ids of the tokens are kept, so that going on does not
+// depend on how their text is cut into tokens again.
+func (j *Job) keepsIDs() bool {
+	return !j.repeats && j.opts.Resume == ResumeOn && (j.kind.api == apiCompletion || j.kind.api == apiNative)
 }
 
 // wholeEchoes reports whether the answer must repeat what the client's last
 // message says: llama-server does so in whole answers, also where it goes on with
 // it explicitly and a stream would not.
 func (j *Job) wholeEchoes() bool {
-	return !j.streams && j.prefill.how != prefillNone && j.prefill.explicit
+	return !j.streams && j.kind.api == apiChat && j.prefill.how != prefillNone && j.prefill.explicit
 }
+
+// newSeed returns a seed that llama-server takes as it stands.
+func newSeed() string { return strconv.FormatInt(int64(rand.Int32()), 10) }

@@ -33,11 +33,21 @@ type prefill struct {
 func (j *Job) readPrefill() (p prefill) {
 	d := &j.doc
 	last := &d.last
-	if !j.kind.chat || !last.is(d.body, "assistant") {
+	if j.kind.api == apiResponses {
+		// It joins all items of the assistant at the end into one message, in a way of
+		// its own, so that what is delivered cannot be joined to them.
+		p.odd = last.is(d.body, "assistant") || last.kindIs(d.body, "reasoning") || last.kindIs(d.body, "function_call")
+		return p
+	}
+	if !j.kind.chats() || !last.is(d.body, "assistant") {
 		return p
 	}
 	var odd, odd2 bool
 	p.content, odd = d.string(last.content)
+	if j.kind.api == apiMessages {
+		p.how, p.echoes, p.odd = prefillContent, true, odd || len(p.content) == 0
+		return p
+	}
 	p.reasoning, odd2 = d.string(last.reasoning)
 	p.odd = odd || odd2 || last.tools.given(d.body)
 	how, _ := d.text(fieldContinue)
@@ -61,30 +71,40 @@ func (d *document) string(m member) (text []byte, odd bool) {
 	return appendText(nil, inside(m.val).of(d.body)), false
 }
 
-// obstacle returns why an answer to this request cannot be gone on with once a part
-// of it was delivered; empty: it can be. Before that it can always be sent again.
-func (j *Job) obstacle() string {
+// mustRepeat reports whether an answer to this request can only be gone on with by
+// having it given again from its beginning.
+func (j *Job) mustRepeat() bool {
 	d := &j.doc
-	grammar, isText := d.text(fieldGrammar)
-	switch format, _ := d.text(fieldReasoningFormat); {
-	case j.expect > 1:
-		return "several answers to one request cannot be continued"
-	case d.given(fieldGrammar) && (!isText || grammar != ""):
-		return "a grammar of its own cannot be continued"
-	case j.kind.chat && !d.given(fieldMessages):
-		return "there are no messages"
-	case j.kind.chat && format == "none":
-		return "raw reasoning cannot be continued"
-	case j.kind.chat && j.prefill.odd:
-		return "its last message cannot be continued"
-	case j.kind.chat && d.isFalse(fieldAddPrompt) && !j.prefill.explicit:
-		return "an answer without the assistant's header cannot be continued"
-	case !j.kind.chat && (!d.given(fieldPrompt) || d.value(fieldPrompt)[0] != '"'):
-		return "a prompt of tokens cannot be continued"
-	case !j.kind.chat && d.given(fieldGenerationPrompt) && d.value(fieldGenerationPrompt)[0] != '"':
-		return "its generation_prompt cannot be continued"
+	format, _ := d.text(fieldReasoningFormat)
+	switch {
+	case j.expect > 1 || j.kind.once || j.prefill.odd:
+		return true
+	case !j.kind.chats():
+		return !d.onePrompt() || d.given(fieldGenerationPrompt) && d.value(fieldGenerationPrompt)[0] != '"'
+	case j.kind.api == apiMessages:
+		return false
+	case j.kind.api == apiResponses && d.given(fieldContinue):
+		return true
 	}
-	return ""
+	return j.grammar() || format == "none" || d.isFalse(fieldAddPrompt) && !j.prefill.explicit
+}
+
+// grammar reports whether the client gave a grammar of its own.
+func (j *Job) grammar() bool {
+	text, is := j.doc.text(fieldGrammar)
+	return j.doc.given(fieldGrammar) && (!is || text != "")
+}
+
+// schema reports whether the answer is bound by a form that servers go on with in
+// part only.
+func (j *Job) schema() bool {
+	switch j.kind.api {
+	case apiChat, apiResponses:
+		return j.doc.given(fieldResponseFormat) || j.doc.given(fieldJSONSchema)
+	case apiCompletion, apiNative:
+		return j.doc.given(fieldJSONSchema) || j.grammar()
+	}
+	return false
 }
 
 // unresumable returns why nobody can go on from what was delivered, in words for
@@ -94,42 +114,52 @@ func (j *Job) unresumable() string {
 	switch {
 	case j.opts.Resume != ResumeOn:
 		return "continuing is switched off"
-	case j.blocked != "":
-		return j.blocked
+	case j.kind.api == apiAudio:
+		return "a transcription cannot be continued"
+	case j.kind.chats() && !j.doc.given(j.kind.turns), !j.kind.chats() && !j.kind.once && !j.doc.given(fieldPrompt):
+		return "there is nothing it answers"
 	case r.full:
 		return "it had grown too long to be continued"
-	case len(r.choices) == 0:
-		return ""
 	}
-	ch := &r.choices[0]
-	switch {
-	case len(r.choices) > 1:
-		return "several answers to one request cannot be continued"
-	case ch.done.tools:
-		return "a tool call in progress cannot be continued"
-	case ch.done.opaque:
-		return "a part of it is of a kind that cannot be continued"
-	case j.prefill.how == prefillContent && ch.done.content == 0:
-		return "what it began with cannot be continued"
+	for k := range r.choices {
+		switch ch := &r.choices[k]; {
+		case ch.done.tools && !ch.done.finished:
+			return "a tool call in progress cannot be continued"
+		case ch.done.opaque:
+			return "a part of it is of a kind that cannot be continued"
+		case j.prefill.how == prefillContent && !j.repeats && ch.done.content == 0:
+			return "what it began with cannot be continued"
+		}
 	}
 	return ""
 }
 
-// settle decides what the next attempt begins from: what was delivered, or, where
-// the client has nothing yet and this instance cannot go on, the beginning.
-func (j *Job) settle(i fleet.Instance) error {
+// way is how an attempt goes on.
+type way uint8
+
+const (
+	wayFresh  way = iota // the client has nothing yet
+	wayOn                // from behind what was delivered
+	wayRepeat            // from the beginning; what the client has is not sent again
+)
+
+// way decides what the next attempt begins from: what was delivered, or, where the
+// client has nothing yet and this instance cannot go on, the beginning.
+func (j *Job) way(i fleet.Instance) (way, error) {
 	if !j.begun() {
-		return nil
+		return wayFresh, nil
 	}
 	why := j.unresumable()
-	if why == "" && (j.streams || j.suits(i)) {
-		return nil
+	switch {
+	case !j.streams && (why != "" || j.repeats || !j.suits(i)):
+		j.relay = relay{}
+		return wayFresh, nil
+	case why != "":
+		return 0, lost(why)
+	case j.repeats || j.schema() && !i.Features.Has(j.features()):
+		return wayRepeat, nil
 	}
-	if j.streams {
-		return lost(why)
-	}
-	j.relay = relay{}
-	return nil
+	return wayOn, nil
 }
 
 // suits reports whether the instance can go on from what was delivered.
@@ -138,14 +168,29 @@ func (j *Job) suits(i fleet.Instance) bool {
 }
 
 // features are what going on takes.
-func (j *Job) features() fleet.Features {
-	switch {
-	case !j.kind.chat:
+func (j *Job) features() (f fleet.Features) {
+	schema := j.schema()
+	switch j.kind.api {
+	case apiCompletion, apiNative:
+		if schema {
+			return fleet.GenerationPrompt
+		}
 		return 0
-	case j.relay.choices[0].done.content == 0:
-		return fleet.ContinueReasoning
+	case apiResponses:
+		f = fleet.ContinueResponses
+	case apiMessages:
+		f = fleet.ContinueMessages
 	}
-	return fleet.ContinueContent
+	if schema {
+		f |= fleet.ContinueGrammar
+	}
+	switch {
+	case j.relay.choices[0].done.content == 0:
+		f |= fleet.ContinueReasoning
+	case j.kind.api != apiMessages:
+		f |= fleet.ContinueContent
+	}
+	return f
 }
 
 func lost(why string) *fleet.RequestError {
@@ -157,30 +202,33 @@ func lost(why string) *fleet.RequestError {
 
 // begun reports whether a part of the answer was delivered. Roles, progress and
 // pings are none.
-func (j *Job) begun() bool { return j.relay.past.nodes > 0 || j.relay.done.text }
+func (j *Job) begun() bool { return j.relay.begun }
 
 // Needs returns what an instance must have to go on from what was delivered. An
 // instance whose fingerprint is unknown has no equal: what it began, nobody ends.
 func (j *Job) Needs() (fleet.Needs, error) {
-	r := &j.relay
 	switch {
 	case j.finished():
 		return fleet.Needs{Done: true}, nil
 	case !j.begun():
 		return fleet.Needs{}, nil
 	}
-	if why := j.unresumable(); why != "" {
-		if !j.streams {
-			return fleet.Needs{}, nil
-		}
+	why := j.unresumable()
+	switch {
+	case !j.streams && (why != "" || j.repeats):
+		return fleet.Needs{}, nil
+	case why != "":
 		return fleet.Needs{}, lost(why)
+	case j.repeats:
+		return fleet.Needs{Fingerprint: j.relay.home}, nil
 	}
 	left, limited := j.left()
 	if limited && left <= 0 {
 		return fleet.Needs{Done: true}, nil
 	}
 	return fleet.Needs{
-		Fingerprint: r.home, Features: j.features(), Anew: !j.streams,
+		Fingerprint: j.relay.home, Features: j.features(),
+		Anew: !j.streams, Repeat: j.streams && j.schema(),
 		Prompt: j.promptNow(), Left: left,
 	}, nil
 }
@@ -196,8 +244,8 @@ func (j *Job) promptNow() fleet.Tokens {
 
 // left returns how many tokens the client's limit leaves.
 func (j *Job) left() (n fleet.Tokens, limited bool) {
-	limit, f := j.doc.budget()
-	if f == noField {
+	limit, _ := j.budget()
+	if limit == 0 {
 		return 0, false
 	}
 	return limit - fleet.Tokens(j.relay.tokens()), true
@@ -207,39 +255,56 @@ func (j *Job) left() (n fleet.Tokens, limited bool) {
 // the one finish that may be derived.
 func (j *Job) exhausted() bool {
 	left, limited := j.left()
-	return limited && left <= 0 && j.begun() && j.unresumable() == ""
+	return limited && left <= 0 && j.begun() && !j.repeats && j.unresumable() == ""
 }
 
 // writeRest makes the request one for the rest.
 func (j *Job) writeRest(w *writer) {
-	if left, limited := j.left(); limited {
-		_, winner := j.doc.budget()
-		for _, f := range []field{fieldNPredict, fieldMaxCompletionTokens, fieldMaxTokens} {
-			if f == winner {
-				w.set(f, strconv.AppendInt(nil, int64(left), 10))
-			} else {
-				w.drop(f)
-			}
-		}
-	}
-	if !j.kind.chat {
-		j.writeCompletion(w)
-		return
-	}
+	j.writeLeft(w)
 	ch := &j.relay.choices[0]
 	content, reasoning := ch.content[:ch.done.content], ch.reasoning[:ch.done.reasoning]
-	if j.prefill.how == prefillNone {
-		j.writeMessage(w, content, reasoning)
-	} else {
-		j.writePrefill(w, content, reasoning)
+	switch j.kind.api {
+	case apiCompletion, apiNative:
+		j.writeCompletion(w)
+		return
+	case apiMessages:
+		j.writeBlocks(w, content, reasoning)
+		return
+	case apiResponses:
+		j.writeItems(w, content, reasoning)
+	default:
+		if j.prefill.how == prefillNone {
+			j.writeMessage(w, content, reasoning)
+		} else {
+			j.writePrefill(w, content, reasoning)
+		}
 	}
 	how := `"content"`
 	if len(content) == 0 {
 		how = `"reasoning_content"`
 	}
 	w.set(fieldContinue, []byte(how))
-	w.set(fieldAddPrompt, []byte("false"))
+	w.set(fieldAddPrompt, no)
 	w.drop(fieldEcho)
+}
+
+// writeLeft sets what is left of the client's limit, in one field.
+func (j *Job) writeLeft(w *writer) {
+	left, limited := j.left()
+	if !limited {
+		return
+	}
+	_, winner := j.budget()
+	if winner == noField {
+		winner = j.kind.budget[0]
+	}
+	for _, f := range j.kind.budget {
+		if f == winner {
+			w.set(f, strconv.AppendInt(nil, int64(left), 10))
+		} else {
+			w.drop(f)
+		}
+	}
 }
 
 // writeMessage appends what was delivered as the last message.
@@ -305,25 +370,4 @@ func (p *prefill) join(begin, delivered []byte) []byte {
 		return delivered
 	}
 	return append(slices.Clip(begin), delivered...)
-}
-
-// writeCompletion lengthens the prompt by what was delivered. The client's own text
-// stays as it was written.
-func (j *Job) writeCompletion(w *writer) {
-	ch := &j.relay.choices[0]
-	text := ch.content[:ch.done.content]
-	w.set(fieldPrompt, j.longer(fieldPrompt, text))
-	if j.doc.given(fieldJSONSchema) || j.doc.given(fieldGenerationPrompt) {
-		// The grammar is fed this text, so that it goes on where it stood.
-		w.set(fieldGenerationPrompt, j.longer(fieldGenerationPrompt, text))
-	}
-	j.relay.sent = sent{}
-}
-
-func (j *Job) longer(f field, text []byte) []byte {
-	s := []byte{'"'}
-	if j.doc.given(f) {
-		s = append(s, inside(j.doc.field[f].val).of(j.doc.body)...)
-	}
-	return append(appendEscaped(s, text), '"')
 }

@@ -308,30 +308,191 @@ func TestEchoOfWhatWasSentIsCut(t *testing.T) {
 	}
 }
 
+func text(s string) string {
+	b, _ := json.Marshal(s)
+	return `{"choices":[{"text":` + string(b) + `,"index":0,"logprobs":null,"finish_reason":null}],"id":"a"}`
+}
+
+// withIDs adds what verbose tells of a piece of text.
+func withIDs(chunk, ids string, predicted int) string {
+	return strings.TrimSuffix(chunk, "}") + fmt.Sprintf(`,"__verbose":{"content":"x","tokens":%s,"tokens_predicted":%d}}`, ids, predicted)
+}
+
+var nodeG = fleet.Instance{Node: "g", Model: "m", Fingerprint: "same", Features: goesOn | fleet.GenerationPrompt}
+
 func TestCompletionsGoOnByTheirPrompt(t *testing.T) {
-	text := func(s string) string {
-		b, _ := json.Marshal(s)
-		return `{"choices":[{"text":` + string(b) + `,"index":0,"logprobs":null,"finish_reason":null}],"id":"a"}`
-	}
-	j := mustParse(t, "/v1/completions", `{"prompt":"On\u0063e \ud800","stream":true,"json_schema":{},"echo":true,"stop":["x"]}`, Options{})
-	request(t, j, nodeA)
-	feed(t, j, []string{text(" \"up\n"), text("on")})
-	if n, err := j.Needs(); err != nil || n != (fleet.Needs{Fingerprint: "same", Prompt: n.Prompt}) {
-		t.Errorf("Needs = %+v, %v", n, err)
-	}
-	body, _ := request(t, j, nodeB)
-	for _, want := range []string{`"prompt":"On\u0063e \ud800 \"up\non"`, `"generation_prompt":" \"up\non"`, `"echo":true`, `"stop":["x"]`} {
-		if !strings.Contains(body, want) {
-			t.Errorf("no %s in %s", want, body)
-		}
-	}
-	for _, prompt := range []string{`[1,2,3]`, `["a","b"]`, `["a",1]`} {
-		j := mustParse(t, "/v1/completions", `{"prompt":`+prompt+`,"stream":true}`, Options{})
+	for _, x := range []struct {
+		name, fields string
+		took         []string
+		prompt       string
+		more         []string // besides the prompt
+		features     fleet.Features
+	}{
+		{"text", `"prompt":"On\u0063e \ud800"`, []string{text(" \"up\n"), text("on")}, `"On\u0063e \ud800 \"up\non"`, nil, 0},
+		{
+			"ids", `"prompt":"On\u0063e"`,
+			[]string{withIDs(text(" up"), "[705]", 1), withIDs(text("on"), "[ 263 ]", 2)},
+			`["On\u0063e",705,263]`, nil, 0,
+		},
+		{ // the first token of the character is not told
+			"a character of two tokens", `"prompt":"a"`,
+			[]string{withIDs(text("b"), "[5]", 1), withIDs(text("é"), "[102]", 3), withIDs(text("c"), "[6]", 4)},
+			`["a",5,"é",6]`, nil, 0,
+		},
+		{"ids only later", `"prompt":"a"`, []string{text("b"), withIDs(text("c"), "[6]", 1)}, `["a","b",6]`, nil, 0},
+		{"tokens", `"prompt":[1, 2 ]`, []string{withIDs(text("b"), "[5]", 1)}, `[1, 2,5]`, nil, 0},
+		{"tokens, no ids", `"prompt":[1,"x"]`, []string{text("b")}, `[1,"x","b"]`, nil, 0},
+		{"a list of one", `"prompt":[ "x" ]`, []string{text("b")}, `"xb"`, nil, 0},
+		{"a list of one, ids", `"prompt":["x"]`, []string{withIDs(text("b"), "[5]", 1)}, `["x",5]`, nil, 0},
+		{
+			"schema", `"prompt":"p","json_schema":{},"generation_prompt":"g"`,
+			[]string{text("{"), text("\n")},
+			`"p{\n"`,
+			[]string{`"generation_prompt":"g{\n"`},
+			fleet.GenerationPrompt,
+		},
+		{
+			"grammar", `"prompt":"p","grammar":"root ::= x"`,
+			[]string{withIDs(text("x"), "[5]", 1)},
+			`["p",5]`,
+			[]string{`"generation_prompt":"x"`, `"grammar_type":"tool_calls"`},
+			fleet.GenerationPrompt,
+		},
+	} {
+		j := mustParse(t, "/v1/completions", `{`+x.fields+`,"stream":true,"echo":true,"stop":["x"]}`, Options{})
 		request(t, j, nodeA)
-		feed(t, j, []string{text("x")})
-		if _, err := j.Needs(); err == nil {
-			t.Errorf("prompt %s can be continued", prompt)
+		out := feed(t, j, x.took)
+		if strings.Contains(out, "__verbose") {
+			t.Errorf("%s: the client got what only we asked for: %s", x.name, out)
 		}
+		if n, err := j.Needs(); err != nil || n != (fleet.Needs{Fingerprint: "same", Features: x.features, Repeat: x.features != 0, Prompt: n.Prompt}) {
+			t.Errorf("%s: Needs = %+v, %v", x.name, n, err)
+		}
+		body, _ := request(t, j, nodeG)
+		for _, want := range append([]string{`"prompt":` + x.prompt + `,`, `"echo":true`, `"stop":["x"]`}, x.more...) {
+			if !strings.Contains(body, want) {
+				t.Errorf("%s: no %s in %s", x.name, want, body)
+			}
+		}
+	}
+}
+
+// chunkOf is a piece of one of several answers.
+func chunkOf(index int, s string) string {
+	return strings.Replace(content(s), `"index":0`, fmt.Sprintf(`"index":%d`, index), 1)
+}
+
+func TestAnswerThatCannotBeContinuedIsRepeated(t *testing.T) {
+	for _, x := range []struct{ name, path, body string }{
+		{"n", chatPath, stream(`,"n":2`)},
+		{"grammar", chatPath, stream(`,"grammar":"root ::= \"a\""`)},
+		{"raw reasoning", chatPath, stream(`,"reasoning_format":"none"`)},
+		{"no generation prompt", chatPath, stream(`,"add_generation_prompt":false`)},
+		{"odd prefill", chatPath, `{"stream":true,"messages":[{"role":"assistant","content":[{"type":"text","text":"x"}]}]}`},
+		{"schema on an old server", chatPath, stream(`,"response_format":{"type":"json_object"}`)},
+	} {
+		j := mustParse(t, x.path, x.body, Options{})
+		_, first := request(t, j, nodeA)
+		seed, ok := first["seed"].(float64)
+		if !ok || seed < 0 || seed >= 1<<31 {
+			t.Errorf("%s: the first request has seed %v", x.name, first["seed"])
+		}
+		out := feed(t, j, []string{delta(role), counted(content("It "), 9, 1), counted(content("is"), 9, 2)})
+		n, err := j.Needs()
+		if err != nil || n.Fingerprint != "same" || n.Features != 0 && !n.Repeat {
+			t.Errorf("%s: Needs = %+v, %v", x.name, n, err)
+		}
+		_, again := request(t, j, nodeB)
+		if d := cmp.Diff(first, again); d != "" {
+			t.Errorf("%s: repeated (-first +second):\n%s", x.name, d)
+		}
+		// The same text in other pieces; what is new of one that straddles goes out.
+		out += feed(t, j, []string{delta(role), counted(content("I"), 9, 1), counted(content("t i"), 9, 2), counted(content("s so"), 9, 4), counted(content("."), 9, 5)})
+		if strings.Contains(x.name, "n") && j.expect == 2 {
+			out += feed(t, j, []string{chunkOf(1, "b"), strings.Replace(finishChunk("stop"), `"index":0`, `"index":1`, 1)})
+		}
+		out += feed(t, j, []string{finishChunk("stop")}) + string(j.End(nil))
+		if h := listen(t, out); h.content[0] != "It is so." || h.done != 1 || h.roles[0] != 1 || h.finishes[0] != 1 {
+			t.Errorf("%s: got %s", x.name, out)
+		}
+		if want := int64(6); j.expect == 1 && j.relay.tokens() != want {
+			t.Errorf("%s: %d tokens were counted, want %d: the repeated ones once, and the end token", x.name, j.relay.tokens(), want)
+		}
+	}
+}
+
+func TestSeedOfTheClientStays(t *testing.T) {
+	for give, want := range map[string]any{`,"seed":7`: 7.0, `,"seed":0`: 0.0} {
+		j := mustParse(t, chatPath, stream(`,"n":2`+give), Options{})
+		if _, m := request(t, j, nodeA); m["seed"] != want {
+			t.Errorf("%s became %v", give, m["seed"])
+		}
+	}
+	for _, give := range []string{`,"seed":-1`, `,"seed":4294967295`, `,"seed":null`} {
+		j := mustParse(t, chatPath, stream(`,"n":2`+give), Options{})
+		if _, m := request(t, j, nodeA); m["seed"] == nil || m["seed"] == -1.0 || m["seed"] == 4294967295.0 {
+			t.Errorf("%s became %v, want one that can be repeated", give, m["seed"])
+		}
+	}
+	j := mustParse(t, chatPath, stream(``), Options{})
+	if _, m := request(t, j, nodeA); m["seed"] != nil {
+		t.Errorf("a request that can be continued got seed %v", m["seed"])
+	}
+}
+
+func TestRepeatThatDiffersIsTheErrorEnd(t *testing.T) {
+	for name, second := range map[string][]string{
+		"other text":        {content("It was")},
+		"shorter":           {content("It"), finishChunk("stop")},
+		"reasoning instead": {reasoning("It is")},
+		"new reasoning":     {reasoning("x"), content("It is")},
+	} {
+		j := mustParse(t, chatPath, stream(`,"grammar":"root ::= x"`), Options{})
+		request(t, j, nodeA)
+		out := feed(t, j, []string{delta(role), content("It is")})
+		request(t, j, nodeB)
+		var err error
+		for _, ev := range second {
+			var b []byte
+			if b, err = j.Take(fleet.Event{Kind: fleet.EventData, Data: []byte(ev)}); err != nil {
+				break
+			}
+			out += string(b)
+			j.Delivered()
+		}
+		r, ok := errors.AsType[*fleet.RequestError](err)
+		if !ok || r.Reason != fleet.ReasonLost || r.Again {
+			t.Errorf("%s: got %v, want that it is lost", name, err)
+			continue
+		}
+		h := listen(t, out+string(j.End(err)))
+		if h.content[0] != "It is" || h.faults != 1 || h.done != 0 || !strings.Contains(h.raw, "node_lost_unresumable") {
+			t.Errorf("%s: got %s", name, h.raw)
+		}
+	}
+}
+
+// A node that repeats the answer and is lost too leaves things as they were.
+func TestLostRepeatIsRepeated(t *testing.T) {
+	j := mustParse(t, chatPath, stream(`,"response_format":{"type":"json_object"},"max_tokens":20`), Options{})
+	request(t, j, nodeA)
+	out := feed(t, j, []string{delta(role), counted(content("{ab"), 9, 3)})
+	request(t, j, nodeB)
+	out += feed(t, j, []string{delta(role), counted(content("{"), 9, 1)})
+	if n, err := j.Needs(); err != nil || n.Left != 17 {
+		t.Errorf("Needs = %+v, %v, want 17 left", n, err)
+	}
+	request(t, j, nodeB)
+	out += feed(t, j, []string{delta(role), counted(content("{abc"), 9, 4), counted(content("d"), 9, 5)})
+	modern := nodeB
+	modern.Features |= fleet.ContinueGrammar
+	_, m := request(t, j, modern)
+	if lastMessage(t, m)["content"] != "{abcd" || m["max_tokens"] != 15.0 {
+		t.Errorf("the fourth was asked %v", m)
+	}
+	out += feed(t, j, []string{delta(role), counted(content("}"), 14, 1), counted(finishChunk("stop"), 14, 2)}) + string(j.End(nil))
+	if h := listen(t, out); h.content[0] != "{abcd}" || h.done != 1 || j.relay.tokens() != 7 {
+		t.Errorf("%d tokens, want 7: %s", j.relay.tokens(), out)
 	}
 }
 
@@ -340,13 +501,11 @@ func TestWhatCannotGoOn(t *testing.T) {
 		name, fields, chunk string
 		o                   Options
 	}{
-		{"n", `,"n":2`, content("a"), Options{}},
-		{"grammar", `,"grammar":"root ::= \"a\""`, content("a"), Options{}},
-		{"raw reasoning", `,"reasoning_format":"none"`, content("a"), Options{}},
-		{"no generation prompt", `,"add_generation_prompt":false`, content("a"), Options{}},
 		{"off", ``, content("a"), Options{Resume: ResumeOff}},
 		{"before first byte", ``, content("a"), Options{Resume: ResumeBeforeFirstByte}},
+		{"n, before first byte", `,"n":2`, content("a"), Options{Resume: ResumeBeforeFirstByte}},
 		{"unknown delta", ``, delta(`{"refusal":"no"}`), Options{}},
+		{"a tool call that is passed on", ``, toolCall("{"), Options{StreamTools: true}},
 	} {
 		j := mustParse(t, chatPath, stream(x.fields), x.o)
 		request(t, j, nodeA)

@@ -16,11 +16,28 @@ type call struct {
 
 // assemble keeps what a part brings for a whole answer, besides logprobs and the
 // text that does not wait. It returns how many bytes that is.
-func (ch *choice) assemble(c *chunk, p *part) (size int, err error) {
-	if p.tools.ok() {
-		if size, err = ch.takeCalls(p.tools.of(c.data)); err != nil {
-			return 0, err
+func (j *Job) assemble(c *chunk, ch *choice, p *part) (size int, err error) {
+	switch {
+	case j.kind.api == apiMessages && c.stop.ok():
+		ch.stop = append(ch.stop[:0], c.stop.of(c.data)...)
+	case !p.tools.ok() || j.kind.api == apiResponses: // its finish has all items once more
+	case j.kind.api == apiMessages:
+		size, err = ch.takeBlock(c)
+	default:
+		size, err = ch.takeCalls(p.tools.of(c.data))
+	}
+	if err != nil {
+		return 0, err
+	}
+	if at := c.tokens; c.flat && at.to-at.from > 2 {
+		if len(ch.tokens) > 0 {
+			ch.tokens = append(ch.tokens, ',')
 		}
+		ch.tokens = append(ch.tokens, inside(at).of(c.data)...)
+		j.relay.size += at.to - at.from
+	}
+	if c.verbose.ok() && j.verbose && p.index == 0 {
+		j.relay.rawVerbose = append(j.relay.rawVerbose[:0], c.verbose.val.of(c.data)...)
 	}
 	if w := &ch.wait; (w.on || p.tools.ok()) && !p.finish.ok() {
 		before := len(w.content) + len(w.reasoning)
@@ -64,8 +81,12 @@ func (ch *choice) takeWaiting() {
 	w.content, w.reasoning = nil, nil
 }
 
-// contentOf returns the elements of logprobs.content without its brackets.
+// contentOf returns the elements of logprobs.content without its brackets. In
+// llama-server's own completions they are a list without an object around it.
 func contentOf(v []byte) []byte {
+	if v[0] == '[' {
+		return bytes.TrimSpace(v[1 : len(v)-1])
+	}
 	var buf [64]byte
 	var list []byte
 	s := scanner{b: v}
@@ -188,9 +209,9 @@ func (j *Job) checkSize() error {
 	return nil
 }
 
-// wholeAnswer returns the body that llama-server gives for stream:false, its keys
+// openAIAnswer returns the body that llama-server gives for stream:false, its keys
 // in the same order.
-func (j *Job) wholeAnswer() []byte {
+func (j *Job) openAIAnswer() []byte {
 	r := &j.relay
 	b := []byte(`{"choices":[`)
 	for k := range r.choices {
@@ -206,10 +227,36 @@ func (j *Job) wholeAnswer() []byte {
 		b = append(append(b, `,"usage":`...), u...)
 	}
 	b = r.appendEnvelope(b, envID)
+	if len(r.rawVerbose) > 0 {
+		b = append(append(b, `,"__verbose":`...), j.wholeVerbose()...)
+	}
 	if t := r.wholeTimings(); len(t) > 0 {
 		b = append(append(b, `,"timings":`...), t...)
 	}
 	return append(b, '}')
+}
+
+// wholeVerbose is what the server told with verbose, as it would of a whole answer.
+func (j *Job) wholeVerbose() []byte {
+	r := &j.relay
+	r.edits, r.scratch = r.edits[:0], r.scratch[:0]
+	c := &r.chunk
+	if !c.scan(apiNative, r.rawVerbose) {
+		return r.rawVerbose
+	}
+	j.fitNative(c)
+	ch := &r.choices[0]
+	text := ch.content
+	if len(text) == 0 {
+		text = ch.reasoning
+	}
+	var n nativePart
+	n.read(&scanner{b: c.data})
+	r.edits.replace(n.content.val, appendString(nil, text))
+	if n.settings.ok() && c.data[n.settings.val.from] == '{' {
+		j.wholeSettings(n.settings.val)
+	}
+	return ch.appendProbs(r.edits.apply(nil, c.data))
 }
 
 // appendEnvelope appends members of the envelope that are known.
@@ -229,7 +276,7 @@ func (j *Job) appendChoice(b []byte, index int) []byte {
 	if len(finish) == 0 {
 		finish = []byte(`"length"`)
 	}
-	if !j.kind.chat {
+	if j.kind.api != apiChat {
 		b = appendString(append(b, `{"text":`...), ch.content)
 		b = strconv.AppendInt(append(b, `,"index":`...), int64(index), 10)
 		b = append(b, `,"logprobs":`...)
@@ -286,7 +333,7 @@ func (ch *choice) appendCalls(b []byte) []byte {
 
 func (j *Job) wholeUsage() []byte {
 	r := &j.relay
-	if r.past.nodes == 0 && len(r.rawUsage) > 0 {
+	if r.before().nodes == 0 && len(r.rawUsage) > 0 {
 		return r.rawUsage
 	}
 	f := r.total()
@@ -297,11 +344,12 @@ func (j *Job) wholeUsage() []byte {
 }
 
 func (r *relay) wholeTimings() []byte {
-	if r.past.nodes == 0 {
+	if r.before().nodes == 0 {
 		return r.rawTiming
 	}
 	if len(r.rawTiming) == 0 {
 		return nil
 	}
-	return r.past.appendTimings(nil, r.cur)
+	p := r.before()
+	return p.appendTimings(nil, r.cur)
 }

@@ -1,0 +1,300 @@
+package openai
+
+import (
+	"bytes"
+	"strconv"
+
+	"github.com/slotfleet/slotfleet/fleet"
+)
+
+// llama-server's own completions: each chunk is flat, the last has "stop":true and
+// the account of everything, and no [DONE] follows. A whole answer is that last chunk
+// with all of the text in it.
+
+// nativePart is where the things stand in a flat chunk that we read or change.
+type nativePart struct {
+	index, content, tokens, stop       member
+	predicted, evaluated               member
+	model, prompt, settings, probs     member
+	timings, progress, fault, stopType member
+	other                              member
+}
+
+func (n *nativePart) find(key []byte) *member {
+	switch string(key) {
+	case "index":
+		return &n.index
+	case "content":
+		return &n.content
+	case "tokens":
+		return &n.tokens
+	case "stop":
+		return &n.stop
+	case "stop_type":
+		return &n.stopType
+	case "tokens_predicted":
+		return &n.predicted
+	case "tokens_evaluated":
+		return &n.evaluated
+	case "model":
+		return &n.model
+	case "prompt":
+		return &n.prompt
+	case "generation_settings":
+		return &n.settings
+	case "completion_probabilities":
+		return &n.probs
+	case "timings":
+		return &n.timings
+	case "prompt_progress":
+		return &n.progress
+	case "error":
+		return &n.fault
+	}
+	return &n.other
+}
+
+// read goes over a flat object and returns how many members it has.
+func (n *nativePart) read(s *scanner) (members int) {
+	var buf [64]byte
+	for s.enter('{'); s.more('}'); members++ {
+		s.peek()
+		m := member{key: s.i, ord: members}
+		key := name(s.key().of(s.b), &buf)
+		if m.val = s.value(); m.given(s.b) {
+			*n.find(key) = m
+		}
+	}
+	return members
+}
+
+func (c *chunk) scanNative(s *scanner) bool {
+	var n nativePart
+	c.members = n.read(s)
+	if s.end(); s.fault != "" {
+		return false
+	}
+	c.flat, c.tokens = true, n.tokens.val
+	c.timings, c.progress, c.fault = n.timings, n.progress, n.fault
+	c.envelope[envModel] = n.model
+	c.predicted, c.evaluated = figure(n.predicted.val.of(c.data)), figure(n.evaluated.val.of(c.data))
+	if c.fault.ok() || !n.content.ok() && !n.stop.ok() {
+		return true
+	}
+	p := part{at: span{0, len(c.data)}, logprobs: n.probs.val}
+	p.text(c.data, n.content.val, &p.content)
+	if n.index.ok() {
+		p.index = figure(n.index.val.of(c.data))
+	}
+	if n.stop.ok() && c.data[n.stop.val.from] == 't' {
+		p.finish = n.stop.val
+	}
+	c.parts = append(c.parts, p)
+	return 0 <= p.index && p.index < maxChoices
+}
+
+// scanVerbose reads the flat chunk that stands inside of one of OpenAI's.
+func (c *chunk) scanVerbose() {
+	if c.data[c.verbose.val.from] != '{' {
+		return
+	}
+	var n nativePart
+	n.read(&scanner{b: c.data[:c.verbose.val.to], i: c.verbose.val.from})
+	c.tokens, c.predicted = n.tokens.val, figure(n.predicted.val.of(c.data))
+}
+
+// notePrompt reads how long the prompt was.
+func (f *figures) notePrompt(c *chunk) {
+	if c.evaluated > 0 {
+		f.prompt = fleet.Tokens(c.evaluated)
+	}
+}
+
+// fitNative makes the account of the last node one of all nodes.
+func (j *Job) fitNative(c *chunk) {
+	r := &j.relay
+	p := r.before()
+	if p.nodes == 0 {
+		return
+	}
+	var n nativePart
+	n.read(&scanner{b: c.data})
+	number := func(m member, v int64) {
+		if m.ok() {
+			at := len(r.scratch)
+			r.scratch = strconv.AppendInt(r.scratch, v, 10)
+			r.edits.replace(m.val, r.scratch[at:])
+		}
+	}
+	number(n.predicted, p.tokens+c.predicted)
+	if total := r.total(); total.prompt > 0 {
+		number(n.evaluated, int64(total.prompt))
+	}
+	if n.prompt.ok() && c.data[n.prompt.val.from] == '"' {
+		text := appendText(nil, inside(n.prompt.val).of(c.data))
+		if before, found := bytes.CutSuffix(text, r.sent.content); found {
+			r.edits.replace(n.prompt.val, appendString(nil, before))
+		}
+	}
+	if n.settings.ok() && c.data[n.settings.val.from] == '{' {
+		j.fitSettings(n.settings.val)
+	}
+}
+
+// fitSettings puts back what the request for the rest changed.
+func (j *Job) fitSettings(at span) {
+	r := &j.relay
+	limit, _ := j.budget()
+	var buf [64]byte
+	s := scanner{b: r.chunk.data[:at.to], i: at.from}
+	for s.enter('{'); s.more('}'); {
+		key := string(name(s.key().of(s.b), &buf))
+		v := s.value()
+		switch {
+		case limit > 0 && (key == "max_tokens" || key == "n_predict"):
+			r.edits.replace(v, strconv.AppendInt(nil, int64(limit), 10))
+		case key == "generation_prompt":
+			own, _ := j.doc.text(fieldGenerationPrompt)
+			r.edits.replace(v, appendString(nil, []byte(own)))
+		}
+	}
+}
+
+// nativeAnswer returns the body that llama-server gives for stream:false: of several
+// choices, a list.
+func (j *Job) nativeAnswer() []byte {
+	r := &j.relay
+	if len(r.choices) == 1 {
+		return j.appendNative(nil, &r.choices[0])
+	}
+	b := []byte{'['}
+	for k := range r.choices {
+		if k > 0 {
+			b = append(b, ',')
+		}
+		b = j.appendNative(b, &r.choices[k])
+	}
+	return append(b, ']')
+}
+
+// appendNative appends the answer of one choice: what ended it, with all of its text.
+func (j *Job) appendNative(b []byte, ch *choice) []byte {
+	r := &j.relay
+	if len(ch.last) == 0 {
+		return j.appendDerived(b, ch.content, ch.tokens)
+	}
+	r.edits, r.scratch = r.edits[:0], r.scratch[:0]
+	c := &r.chunk
+	if !c.scan(apiNative, ch.last) {
+		return append(b, ch.last...)
+	}
+	j.fitNative(c)
+	if r.before().nodes > 0 && c.timings.ok() {
+		if t := r.past.appendTimings(nil, r.cur); len(t) > 0 {
+			r.edits.replace(c.timings.val, t)
+		} else {
+			r.edits.remove(c.timings)
+		}
+	}
+	var n nativePart
+	n.read(&scanner{b: c.data})
+	r.edits.replace(n.content.val, appendString(nil, ch.content))
+	if n.tokens.ok() && j.doc.isTrue(fieldReturnTokens) {
+		r.edits.replace(n.tokens.val, append(append([]byte{'['}, ch.tokens...), ']'))
+	}
+	if n.settings.ok() && c.data[n.settings.val.from] == '{' {
+		j.wholeSettings(n.settings.val)
+	}
+	at := len(b)
+	b = ch.appendProbs(r.edits.apply(b, c.data))
+	if j.doc.given(fieldResponseFields) {
+		return append(b[:at], j.chosenFields(b[at:])...)
+	}
+	return b
+}
+
+// appendProbs puts the probabilities at the end of an account.
+func (ch *choice) appendProbs(b []byte) []byte {
+	if len(ch.logprobs) == 0 {
+		return b
+	}
+	b = append(b[:bytes.LastIndexByte(b, '}')], `,"completion_probabilities":[`...)
+	return append(append(b, ch.logprobs...), "]}"...)
+}
+
+// wholeSettings corrects the settings, which tell of our own request.
+func (j *Job) wholeSettings(at span) {
+	r := &j.relay
+	var buf [64]byte
+	s := scanner{b: r.chunk.data[:at.to], i: at.from}
+	for s.enter('{'); s.more('}'); {
+		key := string(name(s.key().of(s.b), &buf))
+		v := s.value()
+		if key == "stream" || key == "timings_per_token" && !j.timings {
+			r.edits.replace(v, no)
+		}
+	}
+}
+
+// appendDerived is the end at the client's limit of an answer that no node ended: what
+// is known of it. A whole answer has its text and tokens there.
+func (j *Job) appendDerived(b, text, tokens []byte) []byte {
+	b = appendString(append(b, `{"index":0,"content":`...), text)
+	b = append(b, `,"tokens":[`...)
+	if j.doc.isTrue(fieldReturnTokens) {
+		b = append(b, tokens...)
+	}
+	b = append(b, `],"stop":true`...)
+	if m := j.relay.envelope[envModel]; len(m) > 0 {
+		b = append(append(b, `,"model":`...), m...)
+	}
+	b = strconv.AppendInt(append(b, `,"tokens_predicted":`...), j.relay.tokens(), 10)
+	b = strconv.AppendInt(append(b, `,"tokens_evaluated":`...), int64(j.relay.total().prompt), 10)
+	return append(b, `,"truncated":false,"stop_type":"limit","stopping_word":""}`...)
+}
+
+// chosenFields keeps what response_fields names, as the server would: a path is a
+// chain of keys with slashes, and the key of what it leads to.
+func (j *Job) chosenFields(answer []byte) []byte {
+	b := []byte{'{'}
+	s := scanner{b: j.doc.value(fieldResponseFields)}
+	if s.peek() != '[' {
+		return answer
+	}
+	for s.enter('['); s.more(']'); {
+		v := s.value()
+		if !v.ok() || s.b[v.from] != '"' {
+			continue
+		}
+		path := appendText(nil, inside(v).of(s.b))
+		val := follow(answer, path)
+		if len(val) == 0 {
+			continue
+		}
+		if len(b) > 1 {
+			b = append(b, ',')
+		}
+		b = append(append(appendString(b, path), ':'), val...)
+	}
+	return append(b, '}')
+}
+
+// follow returns what a path of keys leads to; empty: nothing.
+func follow(object, path []byte) []byte {
+	var buf [64]byte
+	for key := range bytes.SplitSeq(path, []byte{'/'}) {
+		if len(object) == 0 || object[0] != '{' {
+			return nil
+		}
+		var val span
+		s := scanner{b: object}
+		for s.enter('{'); s.more('}'); {
+			is := bytes.Equal(name(s.key().of(s.b), &buf), key)
+			if v := s.value(); is {
+				val = v
+			}
+		}
+		object = val.of(object)
+	}
+	return object
+}
