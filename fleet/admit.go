@@ -8,12 +8,14 @@ import (
 	"time"
 )
 
-// claim is one lane of an instance, held. It has one owner, who gives it back once.
+// claim is one lane of an instance, held, or the place of a light request beside the
+// lanes. It has one owner, who gives it back once.
 type claim struct {
 	instance *instance
 	state    Instance // as it was when the lane was had
 	others   int      // lanes we held there besides
 	life     int      // of the node
+	light    bool     // it is no lane
 	given    bool
 }
 
@@ -206,6 +208,9 @@ func (m *Manager) choose(w *waiter) (*claim, error) {
 	if len(found.able) == 0 {
 		return nil, m.nobody(w, found, now)
 	}
+	if w.Light {
+		return m.takeLight(found.able), nil
+	}
 	c := chooser{
 		placement: w.policy.Placement,
 		poolHigh:  w.policy.PoolHigh,
@@ -255,8 +260,12 @@ func (m *Manager) giveBack(c *claim) {
 		return
 	}
 	c.given = true
-	c.instance.held--
-	c.instance.sessions--
+	if c.light {
+		c.instance.light--
+	} else {
+		c.instance.held--
+		c.instance.sessions--
+	}
 	if c.instance.node.wanted == 0 {
 		m.dropUnwanted()
 	}

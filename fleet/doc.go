@@ -21,6 +21,9 @@
 //	    ▼
 //	Job.End                  the closing bytes; the lane is given back, once
 //
+// What is answered whole and may be asked again (embeddings, tokenize) goes the same
+// way through Session.Call and Link.Call. A light request needs no lane.
+//
 // An attempt fails in one of two ways. A [*NodeLost] is the node's fault: it is
 // marked down and probed until it answers, and the request moves. A
 // [*RequestError] is not: it is the answer, unless another server may see it

@@ -146,6 +146,10 @@ type Request struct {
 	Blocks   []uint64  // hashes of the prompt's blocks, for the warm index
 	Deadline time.Time // when it must have been placed; zero: the policy's limit
 	Bytes    int64     // of its body, held while it waits
+
+	// Light: it needs no lane, because no slot of the model server works on it
+	// (tokenize, template). It does not wait for one either.
+	Light bool
 }
 
 // Needs is what an instance must have to go on with a [Job].

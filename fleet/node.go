@@ -48,6 +48,7 @@ type instance struct {
 	node     *node
 	held     int   // lanes we hold
 	sessions int   // sessions placed there and not ended
+	light    int   // light requests that run there
 	gone     bool  // the node does not offer it any more
 	measured Rates // from answers of ours; 0: none yet
 }
@@ -83,8 +84,10 @@ func (i *instance) settle(spec NodeSpec) {
 
 // busy reports whether a session still counts on the node.
 func (n *node) busy() bool {
-	return slices.ContainsFunc(n.instances, func(i *instance) bool { return i.held > 0 || i.sessions > 0 })
+	return slices.ContainsFunc(n.instances, (*instance).busy)
 }
+
+func (i *instance) busy() bool { return i.held > 0 || i.sessions > 0 || i.light > 0 }
 
 // start runs the node's goroutines until its context ends: one that listens to the
 // link, one that probes.
@@ -240,7 +243,7 @@ func (m *Manager) report(n *node, s NodeState) {
 		i.settle(spec)
 	}
 	n.instances = slices.DeleteFunc(n.instances, func(i *instance) bool {
-		return i.gone && i.held == 0 && i.sessions == 0
+		return i.gone && !i.busy()
 	})
 	m.pump()
 }

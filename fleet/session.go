@@ -39,21 +39,30 @@ const maxTrying = 10 * time.Minute
 func (s *Session) Run(ctx context.Context, job Job, write func([]byte) error) error {
 	err := errors.New("it was interrupted by a fault of this program") // should something panic
 	defer func() { s.end(err) }()
-	err = s.run(ctx, job, write)
+	if err = s.carryOn(ctx, &generation{s: s, job: job, write: write}); err == nil {
+		err = finish(job, write)
+	}
 	return err
 }
 
-func (s *Session) run(ctx context.Context, job Job, write func([]byte) error) error {
+// work is what a session has a node do: a generation or a call.
+type work interface {
+	attempt(ctx context.Context) error // once, on the instance that is held
+	needs() (Needs, error)             // as [Job.Needs]
+}
+
+// carryOn has the work done, on one instance after another, until it is whole.
+func (s *Session) carryOn(ctx context.Context, w work) error {
 	var said *RequestError // what the last server answered that would not serve
 	lost := 0
 	for try := 1; ; try++ {
-		err := s.attempt(ctx, job, write)
+		err := w.attempt(ctx)
 		if ctx.Err() != nil || errors.Is(err, errClientGone) {
 			return &RequestError{Reason: ReasonCancelled, Message: "the client left", Err: err}
 		}
-		needs, hopeless := job.Needs()
+		needs, hopeless := w.needs()
 		if hopeless == nil && needs.Done {
-			return s.finish(job, write)
+			return nil
 		}
 		n := s.claim.instance.node
 		switch e := verdict(n.name, err).(type) {
@@ -97,15 +106,24 @@ func (s *Session) run(ctx context.Context, job Job, write func([]byte) error) er
 // errClientGone: a write to the client failed.
 var errClientGone = errors.New("the client does not read any more")
 
-// attempt runs the job once, on the instance that is held.
-func (s *Session) attempt(ctx context.Context, job Job, write func([]byte) error) error {
+// generation is a job that is run for a client.
+type generation struct {
+	s     *Session
+	job   Job
+	write func([]byte) error
+}
+
+func (g *generation) needs() (Needs, error) { return g.job.Needs() }
+
+func (g *generation) attempt(ctx context.Context) error {
+	s := g.s
 	i := s.claim.state
-	a, err := job.Request(i)
+	a, err := g.job.Request(i)
 	if err != nil {
 		return err
 	}
 	a.Model = i.Model
-	a.Patience = patience(&i, s.claim.others, s.request.Prompt, s.policy.Stall, time.Now())
+	a.Patience = s.patience()
 	var t meter
 	n := s.claim.instance.node
 	err = n.link.Run(ctx, a, func(e Event) error {
@@ -113,16 +131,7 @@ func (s *Session) attempt(ctx context.Context, job Job, write func([]byte) error
 		if t.saw(e) && s.record.FirstToken == 0 {
 			s.record.FirstToken = max(1, time.Since(s.began))
 		}
-		out, err := job.Take(e)
-		if err != nil || len(out) == 0 {
-			return err
-		}
-		if err := write(out); err != nil {
-			return errors.Join(errClientGone, err)
-		}
-		s.delivered = true
-		job.Delivered()
-		return nil
+		return g.pass(e)
 	})
 	s.m.learn(s.claim.instance, t.Timings)
 	if tokens := t.generated(); tokens > 0 {
@@ -130,6 +139,25 @@ func (s *Session) attempt(ctx context.Context, job Job, write func([]byte) error
 		s.policy.Observer.Generated(i.Node, i.Model, tokens)
 	}
 	return err
+}
+
+// pass hands on what the client may have of an event.
+func (g *generation) pass(e Event) error {
+	out, err := g.job.Take(e)
+	if err != nil || len(out) == 0 {
+		return err
+	}
+	if err := g.write(out); err != nil {
+		return errors.Join(errClientGone, err)
+	}
+	g.s.delivered = true
+	g.job.Delivered()
+	return nil
+}
+
+// patience is how long the instance that is held may be silent.
+func (s *Session) patience() Patience {
+	return patience(&s.claim.state, s.claim.others, s.request.Prompt, s.policy.Stall, time.Now())
 }
 
 // verdict is what an attempt's error means for the request. A stream that ended
@@ -212,7 +240,7 @@ func (s *Session) outOf(said *RequestError, last error) error {
 }
 
 // finish hands out the closing bytes.
-func (s *Session) finish(job Job, write func([]byte) error) error {
+func finish(job Job, write func([]byte) error) error {
 	if out := job.End(nil); len(out) > 0 {
 		if err := write(out); err != nil {
 			return &RequestError{Reason: ReasonCancelled, Message: "the client left", Err: err}

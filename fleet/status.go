@@ -30,7 +30,8 @@ type InstanceStatus struct {
 	Aliases     []string `json:"aliases,omitempty"`
 	State       State    `json:"state"`
 	Lanes       int      `json:"lanes,omitempty"`
-	LanesActive int      `json:"lanes_active"` // that we hold
+	LanesActive int      `json:"lanes_active"`    // that we hold
+	Light       int      `json:"light,omitempty"` // requests of ours that need no lane
 	Context     Tokens   `json:"context,omitempty"`
 
 	Load *LoadStatus `json:"load,omitempty"`
@@ -158,6 +159,7 @@ func (i *instance) status(now time.Time) InstanceStatus {
 		State:       i.State,
 		Lanes:       i.Lanes,
 		LanesActive: i.held,
+		Light:       i.light,
 		Context:     i.Context,
 		PrefillRate: i.Rates.Prefill,
 		DecodeRate:  i.Rates.Decode,
