@@ -203,6 +203,10 @@ func (p *process) settle(e *Event) {
 		} else {
 			p.run(s, e.Task)
 		}
+	case KindEnding:
+		if s.task != e.Task {
+			e.Kind = KindFrame // released before we came, perhaps
+		}
 	default:
 		switch {
 		case s.released == e.Task && e.Task != noTask:

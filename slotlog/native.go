@@ -134,7 +134,11 @@ func (r *Reader) blockLine(p *process, b []byte) bool {
 		return true
 	}
 	h.took[i] = true
-	p.settle(e)
+	if p.slot(h.slot).task != h.task { // released before, or before we came
+		if e.Own = true; e.Kind == KindTiming {
+			e.Kind, e.Own = KindLate, false
+		}
+	}
 	r.emit(*e)
 	return true
 }
@@ -214,7 +218,8 @@ func (r *Reader) freeLine(p *process, b []byte, w wrapping) (known, ok bool) {
 			e.Slot, e.Task = slot, p.slots[slot].task
 			r.emit(*e)
 		}
-	case hasPrefix(b, "all slots are idle"), string(b) == "Available slots:",
+	case string(b) == "Available slots:", string(b) == "system prompt updated", string(b) == "updating system prompt":
+	case hasPrefix(b, "all slots are idle"),
 		isFreeEnd(b), hasPrefix(b, "llama server listening at "), hasPrefix(b, "task "):
 		if !r.believe(p, w, true) {
 			return false, true

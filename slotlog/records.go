@@ -106,7 +106,8 @@ func (t *Tracker) lost(p *portState, s *slotState, e *Event) {
 func (t *Tracker) endLost(p *portState, slot int, s *slotState, at time.Time) {
 	t.settleRecord(p, slot, s)
 	d := &s.detail
-	if d.run.phase == "" {
+	if d.run.phase == "" || d.run.ghost {
+		d.run = taskRun{}
 		return
 	}
 	d.run.outcome, d.run.released = OutcomeLost, at

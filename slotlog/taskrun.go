@@ -35,6 +35,7 @@ type taskRun struct {
 	truncated bool // the prompt was cut
 	begun     bool // its launch or its size was seen: what is in the cache now was there before it
 	timed     bool // its final count was seen
+	ghost     bool // of a task whose slot we never saw it hold: only its release makes it one
 	cancelled bool
 	failure   Failure
 
@@ -110,10 +111,18 @@ func (t *Tracker) detail(p *portState, s *slotState, e *Event) {
 			if d.held != heldNot && d.last.task == e.Task {
 				d.last.timing(e)
 				d.last.derive()
+				return
+			}
+			if !s.hasTask {
+				if d.run.task != e.Task || !d.run.ghost {
+					d.run = taskRun{task: e.Task, phase: PhaseBusy, ghost: true}
+				}
+				d.run.timing(e)
 			}
 			return
 		}
 	}
+	d.run.ghost = d.run.ghost && d.run.task != e.Task
 	if d.run.task != e.Task || d.run.phase == "" {
 		d.run = taskRun{task: e.Task, phase: PhaseBusy}
 		p.server.applyEnds(&d.run)
@@ -213,6 +222,9 @@ func (r *taskRun) timing(e *Event) {
 		r.processed, r.known = e.Tokens, r.known|hasProcessed
 		r.prefillRate = e.Rate
 		r.set(hasPrefillRate, e.HasRate)
+		if r.known&(hasPrompt|hasCached) == hasCached {
+			r.prompt, r.known = r.cached+r.processed, r.known|hasPrompt
+		}
 	case KindDraft:
 		r.accepted, r.drafted, r.known = e.Tokens, e.Count, r.known|hasDraft
 	}
