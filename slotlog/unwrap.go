@@ -35,7 +35,7 @@ func (r *Reader) open(b []byte, w wrapping) bool {
 		h.scan(b)
 	}
 	if h.port != 0 && w.mark == 0 {
-		w.mark = h.port
+		w.mark, w.clock = h.port, 0 // the clock so far was the router's
 	}
 	if h.clocked {
 		w.clock, w.shape = h.clock, shapeClock
@@ -55,9 +55,7 @@ func (r *Reader) open(b []byte, w wrapping) bool {
 			return r.object(body, w)
 		}
 		if body[0] == ' ' || body[0] == '\t' {
-			if t := bytes.TrimLeft(body, " \t"); startsNative(t) {
-				return r.open(t, w)
-			}
+			return r.open(bytes.TrimLeft(body, " \t\r"), w)
 		} else if h.port == 0 {
 			if o := openCarrier(body); o.n > 0 {
 				return r.carried(body[o.n:], o, w)
@@ -200,5 +198,5 @@ func startsNative(b []byte) bool {
 	if _, ok := scanService(h.body); ok {
 		return true
 	}
-	return hasPrefix(h.body, "main: ") || hasPrefix(b, "INFO [") || hasPrefix(b, "WARN [") || hasPrefix(b, "VERB [") || hasPrefix(b, "ERR [")
+	return hasPrefix(b, "{") || hasPrefix(h.body, "main: ") || hasPrefix(b, "INFO [") || hasPrefix(b, "WARN [") || hasPrefix(b, "VERB [") || hasPrefix(b, "ERR [")
 }
