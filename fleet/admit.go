@@ -215,6 +215,7 @@ func (m *Manager) take(i *instance, w *waiter) *claim {
 	m.unbind(w)
 	c := &claim{instance: i, others: i.held, life: i.node.lives, share: w.share, choices: w.choices}
 	i.tick(time.Now())
+	i.work.readers++
 	c.phase = phase{taken: i.work.at, takenRead: i.work.read}
 	i.add(c.share)
 	i.held++
@@ -233,6 +234,9 @@ func (m *Manager) giveBack(c *claim) {
 	}
 	c.given = true
 	c.instance.tick(time.Now())
+	if c.phase.writing.IsZero() {
+		c.instance.work.readers--
+	}
 	c.instance.held--
 	c.instance.remove(c.share)
 	c.instance.sessions--
