@@ -227,7 +227,8 @@ func (w *warmIndex) correct(id warmID, blocks []uint64, expected, actual, prompt
 	}
 	i.misses++
 	missing := int(int64(len(blocks)) * int64(expected-actual) / int64(prompt))
-	_ = missing
+	i.room = max(1, i.held-missing, len(blocks))
+	w.shrink(i, i.room)
 }
 
 // confidence is the share of what is expected of the instance that it had, from 0 to
