@@ -153,7 +153,9 @@ func (m *Manager) enqueue(w *waiter) (full string, err error) {
 		return "", nil
 	}
 	m.queue.push(w, m.toRead(w, now), now)
-	m.pump()
+	if !w.asked {
+		m.pump()
+	}
 	if !w.isSettled() && !w.asked {
 		m.ask(w) // others found no lane, but whether to wait for a certain one is its own matter
 	}
@@ -186,7 +188,7 @@ type alike struct {
 	fingerprint string
 	features    Features
 	anew        bool
-	failed      *node
+	failed      failure
 	bound       *instance
 	alone       *waiter // that failed on several nodes: few do
 }
@@ -199,7 +201,7 @@ func (w *waiter) alike() alike {
 	switch len(w.failed) {
 	case 0:
 	case 1:
-		a.failed = w.failed[0].node
+		a.failed = w.failed[0]
 	default:
 		a.alone = w
 	}
