@@ -36,7 +36,13 @@ type waiter struct {
 	choices choices   // of the last decision
 	held    time.Time // since when it waits for any lane; zero: it does not
 
-	settled chan struct{} // closed when claim or err is set
+	again  time.Time // when choose is to be asked again, though nothing happened; zero: not
+	asked  bool      // it was asked once
+	narrow bool      // it may find no lane where a shorter one finds one
+	stands standing  // in the queue
+
+	settled chan struct{}  // closed when claim or err is set
+	asks    chan time.Time // that again was set
 	claim   *claim
 	err     error
 	why     error // why it has to wait, as the answer when it waited too long
@@ -99,57 +105,67 @@ func (m *Manager) place(ctx context.Context, w *waiter) (*claim, error) {
 		limit = min(limit, time.Until(w.Deadline))
 	}
 	w.blocks = w.remembered()
-	if err := m.enqueue(w); err != nil {
+	if full, err := m.enqueue(w); err != nil {
+		if full != "" {
+			w.policy.Observer.Refused(full)
+		}
 		return nil, err
 	}
-	expired := time.NewTimer(limit)
+	expired, again := time.NewTimer(limit), time.NewTimer(limit)
 	defer expired.Stop()
-	select {
-	case <-w.settled:
-		return w.claim, w.err
-	case <-ctx.Done():
-		if m.withdraw(w) && w.claim != nil {
-			m.giveBack(w.claim)
-		}
-		return nil, cancelled(ctx)
-	case <-expired.C:
-		if m.withdraw(w) {
+	defer again.Stop()
+	for {
+		select {
+		case <-w.settled:
 			return w.claim, w.err
+		case at := <-w.asks:
+			again.Reset(time.Until(at))
+		case <-again.C:
+			m.askAgain(w)
+		case <-ctx.Done():
+			if m.withdraw(w) && w.claim != nil {
+				m.giveBack(w.claim)
+			}
+			return nil, cancelled(ctx)
+		case <-expired.C:
+			if m.withdraw(w) {
+				return w.claim, w.err
+			}
+			w.policy.Observer.Refused(refusedExpired)
+			return nil, w.why
 		}
-		return nil, w.why
 	}
 }
 
-// enqueue lets w wait, and everything that can be placed be placed. Those whose
-// answers are read already come before the others.
-func (m *Manager) enqueue(w *waiter) error {
-	w.settled = make(chan struct{})
+// enqueue places w at once, or lets it wait. An error is its answer; full says which
+// limit of the queue it met, if it was one.
+func (m *Manager) enqueue(w *waiter) (full string, err error) {
+	w.settled, w.asks = make(chan struct{}), make(chan time.Time, 1)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return &RequestError{Reason: ReasonStopping, Message: "the server is stopping"}
+		return "", &RequestError{Reason: ReasonStopping, Message: "the server is stopping"}
 	}
 	w.cursor = m.cursor
 	m.cursor++
-	at := len(m.waiting)
-	if w.first {
-		at = slices.IndexFunc(m.waiting, func(x *waiter) bool { return !x.first })
-		if at < 0 {
-			at = len(m.waiting)
-		}
+	now := time.Now()
+	if m.queue.len == 0 && m.settled(w) {
+		return "", nil
 	}
-	m.waiting = slices.Insert(m.waiting, at, w)
-	m.pump()
-	if !w.first && !w.isSettled() && len(m.waiting) > w.policy.Waiting {
-		m.unbind(w)
-		m.waiting = slices.DeleteFunc(m.waiting, func(x *waiter) bool { return x == w })
-		return &RequestError{
-			Reason:     ReasonOverloaded,
-			Message:    fmt.Sprintf("all lanes are taken and %d requests wait already; try again later", w.policy.Waiting),
-			RetryAfter: busyRetry,
-		}
+	m.queue.push(w, m.toRead(w, now), now)
+	if !w.asked {
+		m.pump()
 	}
-	return nil
+	if !w.isSettled() && !w.asked {
+		m.ask(w) // others found no lane, but whether to wait for a certain one is its own matter
+	}
+	if w.first || w.isSettled() {
+		return "", nil
+	}
+	if full, err = m.tooMany(w); err != nil {
+		m.dequeue(w)
+	}
+	return full, err
 }
 
 // withdraw takes w out of the queue; true: it was settled before.
@@ -159,55 +175,41 @@ func (m *Manager) withdraw(w *waiter) bool {
 	if w.isSettled() {
 		return true
 	}
-	m.unbind(w)
-	m.waiting = slices.DeleteFunc(m.waiting, func(x *waiter) bool { return x == w })
+	w.why = m.inVain(w, w.why)
+	m.dequeue(w)
 	return false
 }
 
-// pump settles every waiting request that can be settled, in their order. Whoever
-// changes what placement sees calls it under the lock.
-func (m *Manager) pump() {
-	if len(m.waiting) == 0 {
-		return
-	}
-	stuck := make(map[alike]Tokens)
-	m.waiting = slices.DeleteFunc(m.waiting, func(w *waiter) bool {
-		key, ok := w.alike()
-		if least, found := stuck[key]; ok && found && w.why != nil && w.needs.Prompt >= least {
-			return false // where a shorter one found no lane, this one finds none
-		}
-		c, err := m.choose(w)
-		if c != nil || err != nil {
-			w.settle(c, err)
-			return true
-		}
-		if ok {
-			stuck[key] = w.needs.Prompt
-		}
-		return false
-	})
-}
-
-// alike is what requests have in common that can run on the same instances.
+// alike is what requests have in common that can run on the same instances: where
+// one of them found no lane, the others find none.
 type alike struct {
 	policy      *Applied
 	model       string
 	fingerprint string
 	features    Features
 	anew        bool
-	failed      *node
+	failed      failure
+	bound       *instance
+	alone       *waiter // that failed on several nodes: few do
 }
 
-// alike returns false for a request that has failed on several nodes: few are.
-func (w *waiter) alike() (alike, bool) {
-	a := alike{w.policy, w.Model, w.needs.Fingerprint, w.needs.Features, w.needs.Anew, nil}
-	if len(w.failed) == 1 {
-		a.failed = w.failed[0].node
+func (w *waiter) alike() alike {
+	a := alike{
+		policy: w.policy, model: w.Model, bound: w.bound,
+		fingerprint: w.needs.Fingerprint, features: w.needs.Features, anew: w.needs.Anew,
 	}
-	return a, len(w.failed) < 2 && w.bound == nil && w.policy.Placement != LowestCost
+	switch len(w.failed) {
+	case 0:
+	case 1:
+		a.failed = w.failed[0]
+	default:
+		a.alone = w
+	}
+	return a
 }
 
-// busyRetry is after how long a caller is told to come back when all is busy.
+// busyRetry is after how long a caller is told to come back when all is busy and
+// nothing is known of how long that takes.
 const busyRetry = 2 * time.Second
 
 // take holds a lane of the instance.
@@ -240,6 +242,7 @@ func (m *Manager) giveBack(c *claim) {
 	c.instance.held--
 	c.instance.remove(c.share)
 	c.instance.sessions--
+	c.instance.served(time.Since(c.phase.taken))
 	if c.instance.node.wanted == 0 {
 		m.dropUnwanted()
 	}
@@ -253,6 +256,7 @@ type found struct {
 
 	known  int       // instances that serve the model, usable or not
 	widest Tokens    // of their contexts
+	least  Tokens    // likewise; 0: none
 	narrow int       // of them, those that are too small for the request
 	unlike int       // of them, those that cannot go on with the answer
 	unseen int       // nodes that never said what they serve
@@ -279,6 +283,7 @@ func (m *Manager) search(w *waiter, now time.Time) found {
 			}
 		}
 	}
+	w.narrow = f.narrow > 0 || f.least < f.widest
 	return f
 }
 
@@ -304,6 +309,9 @@ func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
 	failed := w.failedOn(n)
 	f.known++
 	f.widest = max(f.widest, i.Context)
+	if f.known == 1 || i.Context < f.least {
+		f.least = i.Context
+	}
 	narrow := w.needs.Prompt > 0 && i.Context > 0 && i.Context < w.needs.Prompt
 	if failed != nil && failed.max > 0 {
 		f.widest, narrow = max(f.widest, failed.max), true

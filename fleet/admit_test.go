@@ -400,6 +400,7 @@ func BenchmarkPump(b *testing.B) {
 			defer m.Close()
 			a := &Applied{m: m}
 			a.Policy.defaults()
+			a.placer = newPlacer(a.Placement)
 			for i := range 200 {
 				n := &node{index: i, wanted: 1, learned: true}
 				full := Instance{Model: "m", State: StateReady, Lanes: 1, Fingerprint: "f", Features: ContinueContent}
@@ -408,13 +409,13 @@ func BenchmarkPump(b *testing.B) {
 			}
 			m.nodes = a.nodes
 			for range 512 {
-				m.waiting = append(m.waiting, &waiter{Request: Request{Model: "m"}, needs: needs, policy: a})
+				m.queue.push(&waiter{Request: Request{Model: "m"}, needs: needs, policy: a, asks: make(chan time.Time, 1)}, 1, time.Now())
 			}
 			b.ReportAllocs()
 			for b.Loop() {
 				m.pump()
 			}
-			m.waiting = nil
+			m.queue = newQueue()
 		})
 	}
 }

@@ -96,7 +96,8 @@ func (w *waiter) holds(now time.Time, wait float64) bool {
 	if w.held.IsZero() {
 		w.held = now
 	}
-	return now.Sub(w.held) < min(holdMost, seconds(min(wait, most)))
+	w.again = w.held.Add(min(holdMost, seconds(min(wait, most))))
+	return now.Before(w.again)
 }
 
 // outlook is what awaits the request on a candidate.

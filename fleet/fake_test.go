@@ -241,8 +241,8 @@ func quietNow(t *testing.T, m *Manager) {
 			}
 		}
 	}
-	if m.sessions != 0 || len(m.waiting) != 0 {
-		t.Errorf("got %d sessions and %d waiting, want none", m.sessions, len(m.waiting))
+	if m.sessions != 0 || m.queue.len != 0 {
+		t.Errorf("got %d sessions and %d waiting, want none", m.sessions, m.queue.len)
 	}
 }
 

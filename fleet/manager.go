@@ -22,7 +22,7 @@ type Manager struct {
 	mu       sync.Mutex
 	nodes    []*node // in the order they were learned
 	applied  []*Applied
-	waiting  []*waiter
+	queue    *queue
 	cursor   int       // of round_robin, over all requests
 	warm     warmth    // what caches are expected to hold
 	warmFile *warmFile // that keeps it; nil: it is not kept
@@ -37,7 +37,7 @@ type Manager struct {
 // New makes a manager with no nodes. It does nothing until a policy is applied.
 func New() *Manager {
 	ctx, stop := context.WithCancel(context.Background())
-	return &Manager{ctx: ctx, stop: stop, warm: newWarmth(), models: make(map[string]*modelFigures)}
+	return &Manager{ctx: ctx, stop: stop, queue: newQueue(), warm: newWarmth(), models: make(map[string]*modelFigures)}
 }
 
 // Applied is one policy that a manager works by, next to others: those of a
@@ -239,10 +239,10 @@ func (m *Manager) Retire() {
 func (m *Manager) Close() {
 	m.mu.Lock()
 	m.closed = true
-	for _, w := range m.waiting {
+	m.queue.each(func(w *waiter) {
+		m.dequeue(w)
 		w.settle(nil, &RequestError{Reason: ReasonStopping, Message: "the server is stopping"})
-	}
-	m.waiting = nil
+	})
 	m.mu.Unlock()
 	m.stop()
 	m.wg.Wait()

@@ -46,10 +46,11 @@ type instance struct {
 	Instance          // what the node said, with what the configuration states
 	said     Instance // what the node said
 	node     *node
-	held     int   // lanes we hold
-	sessions int   // sessions placed there and not ended
-	gone     bool  // the node does not offer it any more
-	measured Rates // from answers of ours; 0: none yet
+	held     int     // lanes we hold
+	sessions int     // sessions placed there and not ended
+	gone     bool    // the node does not offer it any more
+	measured Rates   // from answers of ours; 0: none yet
+	service  float64 // seconds that a lane is held, on average; 0: unknown
 	work     work
 	speed    estimate
 	warm     warmID

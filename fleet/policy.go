@@ -48,6 +48,9 @@ type Policy struct {
 	// Waiting is how many requests may wait. Default: 512.
 	Waiting int
 
+	// WaitingBytes is how large their bodies may be together. Default: 256 MiB.
+	WaitingBytes int64
+
 	// Warm says what is remembered of the servers' caches.
 	Warm WarmSpec
 
@@ -98,6 +101,9 @@ func (p *Policy) defaults() {
 	if p.Waiting == 0 {
 		p.Waiting = 512
 	}
+	if p.WaitingBytes == 0 {
+		p.WaitingBytes = 256 << 20
+	}
 	if p.Warm.Size == 0 {
 		p.Warm.Size = defaultWarmSize
 	}
@@ -119,7 +125,7 @@ func (p *Policy) Check() error {
 	if p.PoolHigh < 0 || p.PoolHigh > 100 {
 		return fmt.Errorf("pool_high is %d: a percentage from 1 to 100", p.PoolHigh)
 	}
-	if p.Retry < 0 || p.Stall < 0 || p.Wait < 0 || p.Attempts < 0 || p.Waiting < 0 {
+	if p.Retry < 0 || p.Stall < 0 || p.Wait < 0 || p.Attempts < 0 || p.Waiting < 0 || p.WaitingBytes < 0 {
 		return fmt.Errorf("retry, stall, attempts and the queue's limits cannot be negative")
 	}
 	if p.Warm.Size < 0 {

@@ -41,11 +41,17 @@ type Observer interface {
 	// Reused: of a prompt, so many tokens were expected to be in the node's cache,
 	// and so many were.
 	Reused(node, model string, expected, actual Tokens)
+
+	// Refused: a request met a limit of the queue: requests, bytes, or expired, for
+	// it waited too long.
+	Refused(limit string)
 }
 
 type deaf struct{}
 
 func (deaf) Moved(string, string)             {}
 func (deaf) Generated(string, string, Tokens) {}
+
+func (deaf) Refused(string) {}
 
 func (deaf) Reused(string, string, Tokens, Tokens) {}

@@ -102,7 +102,8 @@ func (n *simNode) say(f func(NodeState)) {
 		Context:   Tokens(n.engine.simSpec.slots*simContext+simStore) / (1 + hiddenRoom), // what it holds is expected
 		Load: Load{
 			KVTotal: 1 << 40, // the pool is no limit here
-			Active:  n.engine.occupied, Queued: len(n.engine.waiting), Ours: n.engine.occupied, At: time.Now()},
+			Active:  n.engine.occupied, Queued: len(n.engine.waiting), Ours: n.engine.occupied, At: time.Now(),
+		},
 	}}})
 }
 

@@ -74,7 +74,7 @@ type Status struct {
 func (m *Manager) Status() Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := Status{Serving: []ModelStatus{}, Nodes: []NodeStatus{}, Waiting: len(m.waiting)}
+	s := Status{Serving: []ModelStatus{}, Nodes: []NodeStatus{}, Waiting: m.queue.len}
 	a := m.inForce()
 	if a == nil {
 		return s
