@@ -161,7 +161,9 @@ func (m *Manager) enqueue(w *waiter) (full string, err error) {
 		return "", nil
 	}
 	m.queue.push(w, m.toRead(w, now), now)
-	m.pump()
+	if !w.asked {
+		m.pump()
+	}
 	if !w.isSettled() && !w.asked {
 		m.ask(w) // others found no lane, but whether to wait for a certain one is its own matter
 	}
@@ -195,7 +197,7 @@ type alike struct {
 	features    Features
 	anew, mixed bool
 	repeat      bool
-	failed      *node
+	failed      failure
 	bound       *instance
 	alone       *waiter // that failed on several nodes: few do
 }
@@ -209,7 +211,7 @@ func (w *waiter) alike() alike {
 	switch len(w.failed) {
 	case 0:
 	case 1:
-		a.failed = w.failed[0].node
+		a.failed = w.failed[0]
 	default:
 		a.alone = w
 	}
@@ -225,6 +227,7 @@ func (m *Manager) take(i *instance, w *waiter) *claim {
 	m.unbind(w)
 	c := &claim{instance: i, others: i.held, life: i.node.lives, share: w.share, choices: w.choices}
 	i.tick(time.Now())
+	i.work.readers++
 	c.phase = phase{taken: i.work.at, takenRead: i.work.read}
 	i.add(c.share)
 	i.held++
@@ -245,16 +248,24 @@ func (m *Manager) giveBack(c *claim) {
 	if c.light {
 		c.instance.light--
 	} else {
-		c.instance.tick(time.Now())
-		c.instance.held--
-		c.instance.remove(c.share)
-		c.instance.sessions--
-		c.instance.served(time.Since(c.phase.taken))
+		c.instance.release(c)
 	}
 	if c.instance.node.wanted == 0 {
 		m.dropUnwanted()
 	}
 	m.pump()
+}
+
+// release takes what the claim stood for off the instance.
+func (i *instance) release(c *claim) {
+	i.tick(time.Now())
+	if c.phase.writing.IsZero() {
+		i.work.readers--
+	}
+	i.held--
+	i.remove(c.share)
+	i.sessions--
+	i.served(time.Since(c.phase.taken))
 }
 
 // found is what a search through the fleet came to.

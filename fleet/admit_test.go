@@ -400,6 +400,7 @@ func BenchmarkPump(b *testing.B) {
 			defer m.Close()
 			a := &Applied{m: m}
 			a.Policy.defaults()
+			a.placer = newPlacer(a.Placement)
 			for i := range 200 {
 				n := &node{index: i, wanted: 1, learned: true}
 				full := Instance{Model: "m", State: StateReady, Lanes: 1, Fingerprint: "f", Features: ContinueContent}

@@ -22,7 +22,7 @@ const (
 	// slopeShare is the slope against the base before there is anything to learn
 	// it from, and slopeWeight how many answers that counts for.
 	slopeShare  = 0.1
-	slopeWeight = 2
+	slopeWeight = 10
 
 	// wild is the factor by which one answer may differ from what is known and be
 	// taken at its word; beyond, it counts as differing by so much.

@@ -114,14 +114,29 @@ func (m *Manager) outlook(w *waiter, q *query, x *candidate) outlook {
 		pool:   i.pool(q.now),
 	}
 	if x.warm > 0 {
-		// The last block is not whole: half of it, on average, is text.
-		has := q.prompt * float64(x.warm) / (float64(len(w.blocks)) + 0.5)
-		o.unread = max(1, q.prompt-has*m.warm.index.confidence(m.warmID(i)))
+		o.unread = max(1, q.prompt-m.has(w, q, x)*m.trust(i))
 	}
 	if i.State != StateReady {
 		o.load = i.loadTime()
 	}
 	return o
+}
+
+// has is how many tokens of the prompt the candidate is expected to have.
+func (m *Manager) has(w *waiter, q *query, x *candidate) float64 {
+	// The last block is not whole: half of it, on average, is text.
+	n := q.prompt * float64(x.warm) / (float64(len(w.blocks)) + 0.5)
+	if len(w.Blocks) > 0 {
+		n = max(n, min(q.prompt, m.endings.length(m.warmID(x.owner), w.blocks[x.warm-1])))
+	}
+	return n
+}
+
+// trust is how much of what is expected of the instance's cache counts. Half of it
+// is found on a good day, too: what one lane of a server reads now, another has to
+// read again. Only who has less than that is trusted less.
+func (m *Manager) trust(i *instance) float64 {
+	return min(1, 2*m.warm.index.confidence(m.warmID(i)))
 }
 
 // ahead is how many requests a new one would share the instance with or wait for:

@@ -27,6 +27,7 @@ type Manager struct {
 	cursor   int       // of round_robin, over all requests
 	warm     warmth    // what caches are expected to hold
 	warmFile *warmFile // that keeps it; nil: it is not kept
+	endings  endings
 	models   map[string]*modelFigures
 	scratch  scratch
 	live     map[string]*Session // admitted or being admitted, not ended

@@ -51,6 +51,9 @@ func (m *Manager) learn(c *claim, r *Request, t Timings) {
 	i.tick(time.Now())
 	c.calibrate(t)
 	m.figures(i.Model).learn(r, t)
+	if !c.warm.rest {
+		m.endings.ended(c.warm.id, c.warm.blocks, t.Cached+t.Prompt+t.Predicted)
+	}
 }
 
 // measure corrects the instance's speeds as load_aware reads them: each answer moves

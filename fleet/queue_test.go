@@ -64,14 +64,13 @@ func TestHigherClassesGoFirst(t *testing.T) {
 func TestWaitRaisesTheClass(t *testing.T) {
 	q, wait := lining()
 	low := wait(Request{Class: 0, Session: "low"}, 1)
-	now := queueNow
 	for n := range 9 {
-		now = queueNow.Add(time.Duration(n) * queueStep)
+		now := queueNow.Add(time.Duration(n) * queueStep)
 		high := &waiter{Request: Request{Class: 9}}
 		q.push(high, 1, now)
 		wantServed(t, fmt.Sprint("after steps: ", n), q.serve(1, now), high)
 	}
-	now = queueNow.Add(9 * queueStep)
+	now := queueNow.Add(9 * queueStep)
 	high := &waiter{Request: Request{Class: 9}}
 	q.push(high, 1, now)
 	wantServed(t, "after nine steps", q.serve(2, now), low, high)

@@ -98,7 +98,8 @@ func (n *simNode) Watch(ctx context.Context, f func(NodeState)) {
 func (n *simNode) say(f func(NodeState)) {
 	f(NodeState{Instances: []Instance{{
 		Model: "m", State: StateReady, Lanes: n.engine.simSpec.slots,
-		Context: Tokens(simContext+simStore/n.engine.simSpec.slots) / (1 + hiddenRoom), // so that all of it is expected
+		KVUnified: true,
+		Context:   Tokens(n.engine.simSpec.slots*simContext+simStore) / (1 + hiddenRoom), // what it holds is expected
 		Load: Load{
 			KVTotal: 1 << 40, // the pool is no limit here
 			Active:  n.engine.occupied, Queued: len(n.engine.waiting), Ours: n.engine.occupied, At: time.Now(),

@@ -187,6 +187,9 @@ func (m *Manager) ahead(w *waiter) (n int) {
 // and one more: by how many lanes there are, and how long they are held. false:
 // nothing is known of that.
 func (m *Manager) estimate(a *Applied, model string, ahead int) (time.Duration, bool) {
+	if a == nil {
+		return 0, false
+	}
 	rate := 0.0 // lanes given back in a second
 	for _, n := range a.nodes {
 		if !n.up() {

@@ -11,9 +11,12 @@ type work struct {
 	unread float64 // prompt tokens to be read, in no cache there
 	kv     Tokens  // that prompts and answers take
 
+	readers int // requests with a lane there that have no token yet
+
 	read     float64   // prompt tokens that were read so far, ever
-	occupied float64   // generations times seconds so far, ever
-	at       time.Time // up to when occupied counts
+	reading  float64   // seconds in which prompts were read, ever
+	occupied float64   // generations times seconds, ever
+	at       time.Time // up to when these two count
 }
 
 // share is what one request adds to the work of its instance.
@@ -39,12 +42,16 @@ func (i *instance) remove(s share) {
 // ours is how many requests of ours run there or wait for it.
 func (i *instance) ours() int { return i.held + i.work.bound }
 
-// tick brings occupied up to now. A clock that went back adds nothing.
+// tick brings the sums over time up to now. A clock that went back adds nothing.
 func (i *instance) tick(now time.Time) {
-	if !i.work.at.IsZero() {
-		i.work.occupied += float64(i.held) * max(0, now.Sub(i.work.at).Seconds())
+	w := &i.work
+	if span := now.Sub(w.at).Seconds(); !w.at.IsZero() && span > 0 {
+		w.occupied += float64(i.held) * span
+		if w.readers > 0 {
+			w.reading += span
+		}
 	}
-	i.work.at = now
+	w.at = now
 }
 
 // bind lets w wait for a lane of the instance; nil: for any.
@@ -72,9 +79,10 @@ type phase struct {
 	taken     time.Time
 	takenRead float64
 
-	writing      time.Time // since the first token; zero: it reads
-	firstRead    float64
-	firstRunning float64
+	writing       time.Time // since the first token; zero: it reads
+	firstRead     float64
+	firstReading  float64
+	firstOccupied float64
 }
 
 // reads notes how much of its prompt a request still has to read.
@@ -96,7 +104,9 @@ func (m *Manager) writes(c *claim) {
 	c.left(0)
 	w := &c.instance.work
 	c.instance.tick(time.Now())
-	c.phase.writing, c.phase.firstRead, c.phase.firstRunning = w.at, w.read, w.occupied
+	w.readers--
+	c.phase.writing = w.at
+	c.phase.firstRead, c.phase.firstReading, c.phase.firstOccupied = w.read, w.reading, w.occupied
 }
 
 // left sets what is left to be read; what became less was read.
@@ -121,12 +131,12 @@ func (c *claim) calibrate(t Timings) {
 		i.speed.read(float64(t.Prompt), float64(t.Prompt)+others, took)
 	}
 	if span := i.work.at.Sub(p.writing).Seconds(); t.Predicted >= enoughPredicted && t.PredictedPerSecond > 0 && span > 0 {
-		took := 1 / t.PredictedPerSecond
-		if i.speed.prefill > 0 {
-			others := (i.work.read - p.firstRead) / i.speed.prefill / float64(t.Predicted)
-			took = max(took/wild, took-others)
+		// While a prompt is read, each pass of the server's loop is as long as a whole
+		// batch takes, and the others hardly get on.
+		took := float64(t.Predicted) / t.PredictedPerSecond
+		if clear := took - (i.work.reading - p.firstReading); clear > took/2 {
+			i.speed.wrote((i.work.occupied-p.firstOccupied)/span, clear/float64(t.Predicted))
 		}
-		i.speed.wrote((i.work.occupied-p.firstRunning)/span, took)
 	}
 }
 
