@@ -87,28 +87,6 @@ func (t *Tracker) ApplySeed(port int, watermark uint64, slots []SeedSlot, now ti
 	}
 }
 
-// NeedsSeed is [Tracker.NeedsSeed] of what the log says so far.
-func (s *Source) NeedsSeed(port int, now time.Time, expectedLanes int) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.tracker.NeedsSeed(port, now, expectedLanes)
-}
-
-// BeginSeed is [Tracker.BeginSeed].
-func (s *Source) BeginSeed(port int, now time.Time) uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.tracker.BeginSeed(port, now)
-}
-
-// ApplySeed is [Tracker.ApplySeed]. Subscribers are told.
-func (s *Source) ApplySeed(port int, watermark uint64, slots []SeedSlot, now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.tracker.ApplySeed(port, watermark, slots, now)
-	s.signal()
-}
-
 func (p *portState) missesLane(expected int) bool {
 	for i := range expected {
 		if p.slots[i] == nil {

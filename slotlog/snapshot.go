@@ -89,6 +89,12 @@ type Snapshot struct {
 	Err   error     `json:"-"`
 	Error string    `json:"error,omitempty"`
 
+	// OwnPort is the port of the server whose lines print none.
+	OwnPort int `json:"own_port"`
+
+	// Seed says how the last read of the server's /slots went, if there was one.
+	Seed SeedNote `json:"seed,omitzero"`
+
 	// Degraded says that the slots above may be missing or old; Reason says why.
 	Degraded bool   `json:"degraded"`
 	Reason   string `json:"reason,omitempty"`
@@ -104,7 +110,7 @@ func (s *Source) Snapshot(now time.Time) Snapshot {
 		Lines: st.Lines, Unknown: st.Unknown, Bytes: st.Bytes, Long: st.Long,
 		Behind: s.behind, LastLine: s.lastLine, LookedAt: s.lookedAt,
 		Resyncs: s.resyncs, Overflows: s.overflows, Restarts: s.restarts, NoEvents: s.noEvents,
-		File: s.file, Err: s.err,
+		File: s.file, Err: s.err, OwnPort: s.reader.ownPort, Seed: s.seed,
 	}
 	ports := s.tracker.Ports()
 	for port := range s.children {

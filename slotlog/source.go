@@ -75,6 +75,7 @@ type Source struct {
 
 	resyncs, overflows, restarts uint64
 	noEvents                     string
+	seed                         SeedNote
 }
 
 // child is what the log says of a server besides its slots.
