@@ -56,14 +56,8 @@ func (s *Source) Confirm(models map[int]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tracker.Retain(slices.Collect(maps.Keys(models)))
-	maps.DeleteFunc(s.children, func(port int, _ child) bool {
-		_, runs := models[port]
-		return !runs
-	})
 	for port, model := range models {
-		c := s.children[port]
-		c.model = string(clipName([]byte(model)))
-		s.children[port] = c
+		s.tracker.port(port).server.model = string(clipName([]byte(model)))
 	}
 	s.signal()
 }

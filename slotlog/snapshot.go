@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"time"
 )
 
@@ -41,6 +40,10 @@ type PortState struct {
 
 	// Slots are the slots that are known, by id.
 	Slots []Slot `json:"slots"`
+
+	// Server and Details are what else the log says of the server and of each slot.
+	Server  ServerDetail `json:"server"`
+	Details []Detail     `json:"details"`
 }
 
 // Snapshot is what a source knows at one moment. It is a copy: nothing changes it.
@@ -112,16 +115,15 @@ func (s *Source) Snapshot(now time.Time) Snapshot {
 		Resyncs: s.resyncs, Overflows: s.overflows, Restarts: s.restarts, NoEvents: s.noEvents,
 		File: s.file, Err: s.err, OwnPort: s.reader.ownPort, Seed: s.seed,
 	}
-	ports := s.tracker.Ports()
-	for port := range s.children {
-		ports = append(ports, port)
-	}
-	slices.Sort(ports)
-	for _, port := range slices.Compact(ports) {
-		c := s.children[port]
+	for _, port := range s.tracker.Servers() {
+		d := s.tracker.Server(port)
+		if len(d.Children) > 0 {
+			continue // a router has no slots of its own
+		}
 		out.Ports = append(out.Ports, PortState{
-			Port: port, Model: c.model, Lanes: c.lanes, LaneContext: c.context,
-			KVUnified: c.pool.unified(), Slots: s.tracker.Resolve(port, now),
+			Port: port, Model: d.Model, Lanes: d.Lanes, LaneContext: d.LaneContext,
+			KVUnified: d.KVUnified, Slots: s.tracker.Resolve(port, now),
+			Server: d, Details: s.tracker.Details(port, now),
 		})
 	}
 	switch {

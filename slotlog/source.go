@@ -64,7 +64,6 @@ type Source struct {
 	reader   *Reader
 	tracker  *Tracker
 	apply    func(Event) // made once: a method value allocates
-	children map[int]child
 	subs     map[chan struct{}]struct{}
 	owed     int64 // generated tokens that the tracker no longer has
 	behind   int64
@@ -76,14 +75,6 @@ type Source struct {
 	resyncs, overflows, restarts uint64
 	noEvents                     string
 	seed                         SeedNote
-}
-
-// child is what the log says of a server besides its slots.
-type child struct {
-	model   string
-	lanes   int
-	context int64
-	pool    Pool
 }
 
 // Open begins to follow a log. It never fails: a log that is missing or cannot be
@@ -104,11 +95,10 @@ func openWith(o SourceOptions, w *watcher, files fileSystem) *Source {
 		done:     make(chan struct{}),
 		reader:   NewReader(o),
 		tracker:  NewTracker(),
-		children: make(map[int]child),
 		subs:     make(map[chan struct{}]struct{}),
 		file:     FilePending,
 	}
-	s.apply = s.applyEvent
+	s.apply = s.tracker.Apply
 	go func() {
 		defer close(s.done)
 		s.run(w, files)
@@ -265,21 +255,4 @@ func (s *Source) signal() {
 		default:
 		}
 	}
-}
-
-// applyEvent is what the reader emits to, under mu.
-func (s *Source) applyEvent(e Event) {
-	switch e.Kind {
-	case KindModel:
-		c := s.children[e.Port]
-		c.model = e.Model
-		s.children[e.Port] = c
-	case KindLanes:
-		c := s.children[e.Port]
-		c.lanes, c.context, c.pool = e.Lanes, e.Tokens, e.Pool
-		s.children[e.Port] = c
-	case KindGone:
-		delete(s.children, e.Port)
-	}
-	s.tracker.Apply(e)
 }
