@@ -39,6 +39,7 @@ func setUpFleetCommand(cmd *cobra.Command) {
 // fleetCommands are the commands under `caddy fleet`. Each has a file of its own.
 var fleetCommands = []subcommand{
 	statusCommand,
+	slotsCommand,
 	readLogCommand,
 	llamasimCommand,
 	demoCommand,

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -83,28 +84,38 @@ type instanceStatus struct {
 // askStatus asks the admin API that the flags name, and returns its answer as it
 // came, too.
 func askStatus(fl caddycmd.Flags) (fleetStatus, []byte, error) {
+	raw, err := askAdmin(fl, "/fleet/nodes", "the Caddy that answers there has no fleet")
+	if err != nil {
+		return fleetStatus{}, nil, err
+	}
+	var s fleetStatus
+	if err := json.Unmarshal(raw, &s); err != nil {
+		return fleetStatus{}, nil, fmt.Errorf("the admin API did not answer with a fleet's status: %w", err)
+	}
+	return s, raw, nil
+}
+
+// askAdmin reads a path of the admin API that the flags name. missing says what it
+// means when that does not know the path.
+func askAdmin(fl caddycmd.Flags, path, missing string) ([]byte, error) {
 	addr, err := caddycmd.DetermineAdminAPIAddress(fl.String("address"), nil, fl.String("config"), fl.String("adapter"))
 	if err != nil {
-		return fleetStatus{}, nil, fmt.Errorf("looking for the admin address: %w", err)
+		return nil, fmt.Errorf("looking for the admin address: %w", err)
 	}
-	resp, err := caddycmd.AdminAPIRequest(addr, http.MethodGet, "/fleet/nodes", nil, nil)
+	resp, err := caddycmd.AdminAPIRequest(addr, http.MethodGet, path, nil, nil)
 	if err != nil {
 		hint := "is Caddy running there? If its admin API listens elsewhere, name it with --address or --config"
 		if strings.Contains(err.Error(), "HTTP 404") {
-			hint = "the Caddy that answers there has no fleet"
+			hint = missing
 		}
-		return fleetStatus{}, nil, fmt.Errorf("asking the admin API at %s: %s (%s)", addr, printable(err.Error()), hint)
+		return nil, fmt.Errorf("asking the admin API at %s: %s (%s)", addr, printable(err.Error()), hint)
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
 	if err != nil {
-		return fleetStatus{}, nil, fmt.Errorf("reading the answer of the admin API at %s: %w", addr, err)
+		return nil, fmt.Errorf("reading the answer of the admin API at %s: %w", addr, err)
 	}
-	var s fleetStatus
-	if err := json.Unmarshal(raw, &s); err != nil {
-		return fleetStatus{}, nil, fmt.Errorf("the admin API at %s did not answer with a fleet's status: %w", addr, err)
-	}
-	return s, []byte(strings.TrimSpace(string(raw))), nil
+	return bytes.TrimSpace(raw), nil
 }
 
 // serves reports whether something is served, and every model by an instance that

@@ -103,28 +103,34 @@ type Snapshot struct {
 	Reason   string `json:"reason,omitempty"`
 }
 
+// Report returns all that is known at now, by port. A router has no slots of its own
+// and is left out once it has children.
+func (t *Tracker) Report(now time.Time) []PortState {
+	out := []PortState{}
+	for _, port := range t.Servers() {
+		d := t.Server(port)
+		if len(d.Children) > 0 {
+			continue
+		}
+		out = append(out, PortState{
+			Port: port, Model: d.Model, Lanes: d.Lanes, LaneContext: d.LaneContext, KVUnified: d.KVUnified,
+			Slots: t.Resolve(port, now), Server: d, Details: t.Details(port, now),
+		})
+	}
+	return out
+}
+
 // Snapshot returns what is known at now.
 func (s *Source) Snapshot(now time.Time) Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.reader.Stats()
 	out := Snapshot{
-		Name: s.o.Name, Ports: []PortState{},
+		Name: s.o.Name, Ports: s.tracker.Report(now),
 		Lines: st.Lines, Unknown: st.Unknown, Bytes: st.Bytes, Long: st.Long,
 		Behind: s.behind, LastLine: s.lastLine, LookedAt: s.lookedAt,
 		Resyncs: s.resyncs, Overflows: s.overflows, Restarts: s.restarts, NoEvents: s.noEvents,
 		File: s.file, Err: s.err, OwnPort: s.reader.ownPort, Seed: s.seed,
-	}
-	for _, port := range s.tracker.Servers() {
-		d := s.tracker.Server(port)
-		if len(d.Children) > 0 {
-			continue // a router has no slots of its own
-		}
-		out.Ports = append(out.Ports, PortState{
-			Port: port, Model: d.Model, Lanes: d.Lanes, LaneContext: d.LaneContext,
-			KVUnified: d.KVUnified, Slots: s.tracker.Resolve(port, now),
-			Server: d, Details: s.tracker.Details(port, now),
-		})
 	}
 	switch {
 	case s.err != nil:

@@ -63,9 +63,9 @@ type Source struct {
 	mu       sync.Mutex
 	reader   *Reader
 	tracker  *Tracker
-	apply    func(Event) // made once: a method value allocates
-	subs     map[chan struct{}]struct{}
-	owed     int64 // generated tokens that the tracker no longer has
+	apply    func(Event)           // made once: a method value allocates
+	subs     map[chan struct{}]int // by channel: how many want it told
+	owed     int64                 // generated tokens that the tracker no longer has
 	behind   int64
 	lastLine time.Time
 	lookedAt time.Time
@@ -90,13 +90,13 @@ func Open(o SourceOptions) *Source {
 func openWith(o SourceOptions, w *watcher, files fileSystem) *Source {
 	o = o.withDefaults()
 	s := &Source{
-		o:        o,
-		stop:     make(chan struct{}),
-		done:     make(chan struct{}),
-		reader:   NewReader(o),
-		tracker:  NewTracker(),
-		subs:     make(map[chan struct{}]struct{}),
-		file:     FilePending,
+		o:       o,
+		stop:    make(chan struct{}),
+		done:    make(chan struct{}),
+		reader:  NewReader(o),
+		tracker: NewTracker(),
+		subs:    make(map[chan struct{}]int),
+		file:    FilePending,
 	}
 	s.apply = s.tracker.Apply
 	go func() {
@@ -168,14 +168,22 @@ func (s *Source) Close() error {
 // value is there at once. cancel ends it; the channel is not closed.
 func (s *Source) Subscribe() (changed <-chan struct{}, cancel func()) {
 	c := make(chan struct{}, 1)
-	c <- struct{}{}
+	return c, s.Notify(c)
+}
+
+// Notify is Subscribe with a channel of the caller's, which should hold one value and
+// may be that of several sources. Nobody waits for it to be read.
+func (s *Source) Notify(c chan struct{}) (cancel func()) {
+	notify(c)
 	s.mu.Lock()
-	s.subs[c] = struct{}{}
-	s.mu.Unlock()
-	return c, func() {
+	defer s.mu.Unlock()
+	s.subs[c]++
+	return func() {
 		s.mu.Lock()
-		delete(s.subs, c)
-		s.mu.Unlock()
+		defer s.mu.Unlock()
+		if s.subs[c]--; s.subs[c] == 0 {
+			delete(s.subs, c)
+		}
 	}
 }
 
@@ -250,9 +258,6 @@ func (s *Source) status(f FileState, err error, behind int64, whole time.Time) {
 // signal is called under mu.
 func (s *Source) signal() {
 	for c := range s.subs {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
+		notify(c)
 	}
 }
