@@ -237,7 +237,10 @@ func (s *Source) restarted() {
 func (s *Source) watched(why string, lost uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.noEvents, s.overflows = why, lost
+	if s.noEvents != why || s.overflows != lost {
+		s.noEvents, s.overflows = why, lost
+		s.signal()
+	}
 }
 
 // status notes how the last look at the log went.

@@ -102,6 +102,7 @@ func (s *Seeder) round(ctx context.Context, now time.Time) {
 	}
 	if !s.known {
 		s.identify(ctx, now)
+		snap = s.to.Snapshot(now) // with what a router said
 	}
 	switch {
 	case !s.known:
@@ -116,8 +117,8 @@ func (s *Seeder) round(ctx context.Context, now time.Time) {
 func (s *Seeder) identify(ctx context.Context, now time.Time) {
 	props, err := s.link.get(ctx, "/props")
 	if err != nil {
-		s.fail(ctx, err)
 		s.rest = now.Add(s.pause)
+		s.fail(ctx, err)
 		s.pause = min(2*s.pause, slotlog.StaleAfter)
 		return
 	}
