@@ -90,6 +90,12 @@ func (r *Reader) bareLine(p *process, b []byte, w wrapping) bool {
 	if p.header.open && r.blockLine(p, b) {
 		return true
 	}
+	if n := libraryName(b); n > 0 && !hasPrefix(b, "print_timings: ") {
+		if w == (wrapping{}) {
+			r.library = append(r.library[:0], b[:n]...)
+		}
+		return r.shape == shapeBare
+	}
 	if known, cut := isWrapperLine(b); known {
 		p.header.open = p.header.open && !cut
 		return true
@@ -113,7 +119,7 @@ func (r *Reader) bareLine(p *process, b []byte, w wrapping) bool {
 	if known, ok := r.freeLine(p, b, w); ok {
 		return known
 	}
-	return r.shape == shapeBare && isLibraryLine(b)
+	return false
 }
 
 // blockLine takes a line of a timing block, which belongs to the frame before it.

@@ -59,6 +59,7 @@ type Tracker struct {
 type portState struct {
 	port         int
 	slots        []*slotState // by id; nil: never seen
+	spare        []*slotState // forgotten, to be used again
 	heard        uint64       // the watermark when it was spoken of last
 	seedAttempts int
 	seeded       bool
@@ -312,6 +313,9 @@ func (t *Tracker) oldest() (port int) {
 	return port
 }
 
+// maxSpare bounds the room of forgotten slots that a port keeps.
+const maxSpare = 64
+
 func (p *portState) slot(id int) *slotState {
 	if id < len(p.slots) {
 		if s := p.slots[id]; s != nil {
@@ -321,14 +325,26 @@ func (p *portState) slot(id int) *slotState {
 	for len(p.slots) <= id {
 		p.slots = append(p.slots, nil)
 	}
-	s := &slotState{state: Unknown}
+	var s *slotState
+	if n := len(p.spare); n > 0 {
+		s, p.spare = p.spare[n-1], p.spare[:n-1]
+		*s = slotState{}
+	} else {
+		s = new(slotState)
+	}
+	s.state = Unknown
 	p.slots[id] = s
 	return s
 }
 
 // clear forgets the slots and lets the port be seeded at once.
 func (p *portState) clear() {
-	clear(p.slots)
+	for i := len(p.slots) - 1; i >= 0; i-- {
+		if s := p.slots[i]; s != nil && len(p.spare) < maxSpare {
+			p.spare = append(p.spare, s)
+		}
+		p.slots[i] = nil
+	}
 	p.slots = p.slots[:0]
 	p.seedAttempts, p.seeded, p.staleHandled, p.lastAttempt = 0, false, false, time.Time{}
 }
