@@ -1,6 +1,10 @@
 package slotlog
 
-import "unicode/utf8"
+import (
+	"bytes"
+	"unicode"
+	"unicode/utf8"
+)
 
 // What a log can make a reader remember is bounded, since anybody who can forge a
 // line can choose a port, a number of slots and a name.
@@ -59,14 +63,23 @@ func (r *Reader) forget(p *process) {
 	}
 }
 
-// clipName returns as much of a name as is kept, without half a letter at its end.
+// clipName returns as much of a name as is kept, without half a letter at its end,
+// and with a mark for what is no letter: names are shown to people.
 func clipName(name []byte) []byte {
-	if len(name) <= maxName {
+	if len(name) > maxName {
+		n := maxName
+		for n > maxName-utf8.UTFMax && !utf8.RuneStart(name[n]) {
+			n--
+		}
+		name = name[:n]
+	}
+	if utf8.Valid(name) && bytes.IndexFunc(name, unicode.IsControl) < 0 {
 		return name
 	}
-	n := maxName
-	for n > maxName-utf8.UTFMax && !utf8.RuneStart(name[n]) {
-		n--
-	}
-	return name[:n]
+	return bytes.Map(func(c rune) rune {
+		if unicode.IsControl(c) {
+			return utf8.RuneError
+		}
+		return c
+	}, bytes.ToValidUTF8(name, []byte("\ufffd")))
 }

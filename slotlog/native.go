@@ -26,7 +26,7 @@ func (r *Reader) native(b []byte, w wrapping) bool {
 		r.mainLine(p, b[len("main: "):])
 		return true
 	}
-	if w.shape == shapeClock {
+	if w.shape >= shapeClock {
 		if !w.inside && !r.believe(p, w, false) {
 			return false
 		}
@@ -94,7 +94,7 @@ func (r *Reader) bareLine(p *process, b []byte, w wrapping) bool {
 		if w == (wrapping{}) {
 			r.library = append(r.library[:0], b[:n]...)
 		}
-		return r.shape == shapeBare
+		return p.shape == shapeBare
 	}
 	if known, cut := isWrapperLine(b); known {
 		p.header.open = p.header.open && !cut

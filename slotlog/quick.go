@@ -28,19 +28,19 @@ func (r *Reader) quick(b []byte) (known, done bool) {
 		return r.quickClocked(p, rest)
 	}
 	if mark == 0 && len(r.library) > 0 && rest[0] == r.library[0] && bytes.HasPrefix(rest, r.library) {
-		return r.shape == shapeBare, true
+		return p.shape == shapeBare, true
 	}
-	if r.shape != shapeBare {
+	if p.shape != shapeBare {
 		return false, false
 	}
 	switch rest[0] {
 	case 's':
 		if f, msg, ok := scanFrame(rest); ok {
-			r.bare = 0
+			p.bare = 0
 			return r.slotLine(p, f, msg), true
 		}
 		if msg, ok := scanService(rest); ok {
-			r.bare, p.header.open = 0, false
+			p.bare, p.header.open = 0, false
 			r.serviceLine(p, msg)
 			return true, true
 		}
@@ -55,7 +55,7 @@ func (r *Reader) quick(b []byte) (known, done bool) {
 // quickClocked reads a line with a clock that goes on from the last one.
 func (r *Reader) quickClocked(p *process, b []byte) (known, done bool) {
 	clock, n := scanClock(b)
-	if n == 0 || r.shape != shapeClock || len(b) < n+3 || b[n+1] != ' ' || b[n+2] < ' ' {
+	if n == 0 || p.shape != shapeClock || len(b) < n+3 || b[n+1] != ' ' || b[n+2] < ' ' {
 		return false, false
 	}
 	if step := clock - p.clock; step < -clockSlack || step > clockLeap || p.clock == 0 {
@@ -68,11 +68,11 @@ func (r *Reader) quickClocked(p *process, b []byte) (known, done bool) {
 	}
 	rest := b[n+2:]
 	if f, msg, ok := scanFrame(rest); ok {
-		p.clock, p.odd, r.bare = clock, 0, 0
+		p.clock, p.odd, p.bare = clock, 0, 0
 		return r.slotLine(p, f, msg), true
 	}
 	if msg, ok := scanService(rest); ok {
-		p.clock, p.odd, r.bare = clock, 0, 0
+		p.clock, p.odd, p.bare = clock, 0, 0
 		p.header.open = false
 		r.serviceLine(p, msg)
 		return true, true

@@ -190,10 +190,13 @@ func (e *Event) readPick(msg []byte) {
 		}
 		return
 	}
-	if i >= len(msg) || msg[i]|0x20 != 'l' {
+	if i+1 >= len(msg) || msg[i]|0x20 != 'l' {
 		return
 	}
 	e.Kind, e.Own = KindIdle, true
+	if msg[i+1]|0x20 != 'c' { // by age
+		return
+	}
 	// `, [f_]sim_best = S (> T thold), f_keep = K`; until b6722 `, similarity = S…`.
 	mark := "sim_best = "
 	j := bytes.Index(msg[i:], []byte(mark))
@@ -208,9 +211,8 @@ func (e *Event) readPick(msg []byte) {
 		return
 	}
 	e.Share, e.HasShare, e.Kept = min(float32(share), 1), true, -1
-	const keep = "f_keep = "
-	if j = bytes.Index(msg[i:], []byte(keep)); j >= 0 {
-		if kept, known, _, ok := scanRate(msg, i+j+len(keep)); ok && known {
+	if j = bytes.Index(msg[i:], []byte("f_keep = ")); j >= 0 {
+		if kept, known, _, ok := scanRate(msg, i+j+len("f_keep = ")); ok && known {
 			e.Kept = min(float32(kept), 1)
 		}
 	}

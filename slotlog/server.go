@@ -210,7 +210,9 @@ func (r *Reader) moveTo(p *process, port int64) {
 	if port < 1 || port > 65535 || p.mark != 0 || r.fixedPort != 0 || int(port) == p.port {
 		return
 	}
-	r.drop(func(c *process) bool { return c != p && c.port == int(port) })
+	if c := r.procs[int(port)]; c != nil {
+		r.forget(c)
+	}
 	delete(r.procs, p.port)
 	r.say(about(p, KindGone))
 	p.port, r.ownPort = int(port), int(port)
