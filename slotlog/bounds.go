@@ -15,9 +15,9 @@ const (
 	lanesUnsaid = 256
 
 	// maxPorts bounds how many servers are remembered, and maxSlots the slots of all
-	// of them. A router has a few children at once.
+	// of them, which is less than 16 MiB. A router has a few children at once.
 	maxPorts = 256
-	maxSlots = maxPorts * lanesUnsaid
+	maxSlots = 16384
 
 	// maxName bounds the bytes of a model's name.
 	maxName = 256
@@ -31,12 +31,15 @@ func (p *process) reach() int {
 	return lanesUnsaid
 }
 
+// weight is how many slots count for a process: those that it has, or that it spoke of.
+func (p *process) weight() int { return max(p.lanes, len(p.slots)) }
+
 // makeRoom forgets those who were heard longest ago, until the bounds hold. The one
 // that the line in hand speaks of was heard last.
 func (r *Reader) makeRoom() {
 	slots := 0
 	for _, p := range r.procs {
-		slots += p.reach()
+		slots += p.weight()
 	}
 	for len(r.procs) > maxPorts || slots > maxSlots {
 		var oldest *process
@@ -45,7 +48,7 @@ func (r *Reader) makeRoom() {
 				oldest = p
 			}
 		}
-		slots -= oldest.reach()
+		slots -= oldest.weight()
 		r.forget(oldest)
 	}
 }

@@ -179,7 +179,7 @@ func (r *Reader) tick(p *process, clock int64, framed bool) bool {
 // settle turns what a line about a slot says into what it means, given the lines
 // before it.
 func (p *process) settle(e *Event) {
-	s := p.slot(e.Slot)
+	s := &p.slots[e.Slot]
 	switch e.Kind {
 	case KindFrame:
 	case KindLaunch:
@@ -227,11 +227,17 @@ func (p *process) settle(e *Event) {
 	}
 }
 
-func (p *process) slot(id int) *slotRun {
+// grow makes room for a slot that was not spoken of before.
+func (r *Reader) grow(p *process, id int) {
+	if id < len(p.slots) {
+		return
+	}
 	for len(p.slots) <= id {
 		p.slots = append(p.slots, slotRun{task: noTask, released: noTask})
 	}
-	return &p.slots[id]
+	if p.lanes == 0 {
+		r.makeRoom()
+	}
 }
 
 func (p *process) run(s *slotRun, task int) {

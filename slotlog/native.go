@@ -49,6 +49,9 @@ func (r *Reader) slotLine(p *process, f Frame, msg []byte) bool {
 	known := e.read(msg)
 	p.header.open = false
 	if f.Slot >= 0 {
+		if f.Slot >= len(p.slots) {
+			r.grow(p, f.Slot)
+		}
 		if e.Kind == KindEnding {
 			p.header = blockHeader{open: true, slot: f.Slot, task: f.Task}
 		}
@@ -64,7 +67,7 @@ func (r *Reader) slotLine(p *process, f Frame, msg []byte) bool {
 // launchLost says that a slot runs another task than we thought, when it is its
 // prefill that shows it.
 func (r *Reader) launchLost(p *process, e *Event) {
-	if s := p.slot(e.Slot); s.task != noTask && s.task != e.Task && s.released != e.Task {
+	if s := &p.slots[e.Slot]; s.task != noTask && s.task != e.Task && s.released != e.Task {
 		busy := about(p, KindBusy)
 		busy.Slot, busy.Task = e.Slot, e.Task
 		r.say(busy)
@@ -140,7 +143,7 @@ func (r *Reader) blockLine(p *process, b []byte) bool {
 		return true
 	}
 	h.took[i] = true
-	if p.slot(h.slot).task != h.task { // released before, or before we came
+	if h.slot >= len(p.slots) || p.slots[h.slot].task != h.task { // released before, or before we came
 		if e.Own = true; e.Kind == KindTiming {
 			e.Kind, e.Own = KindLate, false
 		}
@@ -177,6 +180,7 @@ func (r *Reader) recordLine(p *process) {
 			return
 		}
 		e := r.slotEvent(p, rec.slot, rec.task)
+		r.grow(p, rec.slot)
 		rec.event(e)
 		r.stats.Framed++
 		p.settle(e)
@@ -217,6 +221,7 @@ func (r *Reader) freeLine(p *process, b []byte, w wrapping) (known, ok bool) {
 			return false, true
 		}
 		r.stats.Framed++
+		r.grow(p, e.Slot)
 		p.settle(e)
 		r.emit(*e)
 	case e.readFreeTiming(b):

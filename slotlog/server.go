@@ -276,6 +276,7 @@ func (r *Reader) purge(p *process, msg []byte) {
 	}
 	e := r.slotEvent(p, int(n), noTask)
 	e.Kind = KindCleared
+	r.grow(p, int(n))
 	p.settle(e)
 	r.emit(*e)
 }

@@ -53,6 +53,7 @@ type Tracker struct {
 	last      *portState // of the port that was spoken of last
 	watermark uint64     // highest line number seen
 	ledger    int64      // generated tokens that nobody took yet
+	slots     int        // of all ports
 	records   recordRing
 }
 
@@ -153,7 +154,7 @@ func (t *Tracker) slotEvent(e *Event) {
 	if e.Kind == KindFrame {
 		return
 	}
-	s := p.slot(e.Slot)
+	s := t.slot(p, e.Slot)
 	switch e.Kind {
 	case KindIdle, KindSlot:
 		t.lost(p, s, e)
@@ -250,7 +251,7 @@ func (t *Tracker) Resync() {
 				t.settleRecord(p, id, s)
 			}
 		}
-		p.clear()
+		t.clear(p)
 	}
 	t.ledger = 0
 }
@@ -306,6 +307,9 @@ func (t *Tracker) port(port int) *portState {
 func (t *Tracker) oldest() (port int) {
 	var found *portState
 	for n, p := range t.ports {
+		if p == t.last {
+			continue // it is spoken of
+		}
 		if found == nil || p.heard < found.heard || p.heard == found.heard && n < port {
 			port, found = n, p
 		}
@@ -316,12 +320,18 @@ func (t *Tracker) oldest() (port int) {
 // maxSpare bounds the room of forgotten slots that a port keeps.
 const maxSpare = 64
 
-func (p *portState) slot(id int) *slotState {
+// slot finds or makes a slot. One too many takes the place of those of the port heard
+// longest ago, as with ports.
+func (t *Tracker) slot(p *portState, id int) *slotState {
 	if id < len(p.slots) {
 		if s := p.slots[id]; s != nil {
 			return s
 		}
 	}
+	for t.slots >= maxSlots && len(t.ports) > 1 {
+		t.forget(t.ports[t.oldest()])
+	}
+	t.slots++
 	for len(p.slots) <= id {
 		p.slots = append(p.slots, nil)
 	}
@@ -338,10 +348,13 @@ func (p *portState) slot(id int) *slotState {
 }
 
 // clear forgets the slots and lets the port be seeded at once.
-func (p *portState) clear() {
+func (t *Tracker) clear(p *portState) {
 	for i := len(p.slots) - 1; i >= 0; i-- {
-		if s := p.slots[i]; s != nil && len(p.spare) < maxSpare {
-			p.spare = append(p.spare, s)
+		if s := p.slots[i]; s != nil {
+			t.slots--
+			if len(p.spare) < maxSpare {
+				p.spare = append(p.spare, s)
+			}
 		}
 		p.slots[i] = nil
 	}
