@@ -77,7 +77,7 @@ func scanSender(b []byte, plain bool) int {
 		if start == i {
 			return 0
 		}
-		for i = start; i < len(b) && b[i] > ' ' && i-start <= maxSender; i++ {
+		for i = start; i < len(b) && isSenderByte(b[i]) && i-start <= maxSender; i++ {
 		}
 		word := b[start:i]
 		if len(word) < 2 || i < len(b) && b[i] != ' ' {
@@ -88,6 +88,10 @@ func scanSender(b []byte, plain bool) int {
 		}
 	}
 	return 0
+}
+
+func isSenderByte(c byte) bool {
+	return isNameByte(c) && c != '|' || c == '[' || c == ']' || c == '(' || c == ')' || c == '+' || c >= 0x80
 }
 
 // maxSender bounds a host or program name.

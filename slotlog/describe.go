@@ -24,7 +24,7 @@ func (t *Tracker) Details(port int, now time.Time) []Detail {
 
 func (s *slotState) describe(p *portState, id int, now time.Time) Detail {
 	d, run := &s.detail, &s.detail.run
-	out := Detail{Slot: id, Phase: PhaseLost, ReleasedAt: d.last.released}
+	out := Detail{Slot: id, Phase: PhaseLost, ReleasedAt: when(d.last.released)}
 	if s.hasPrompt && !d.murky {
 		out.ContextUsed = new(s.prompt)
 	} else if d.murky && run.known&hasCached != 0 {
@@ -33,7 +33,7 @@ func (s *slotState) describe(p *portState, id int, now time.Time) Detail {
 	if size := max(d.size, p.server.laneContext); size > 0 {
 		out.ContextSize = &size
 	}
-	if d.last.outcome != "" {
+	if d.last.end != 0 {
 		out.Last = new(d.last.record(p.port, id))
 	}
 	switch {
@@ -55,10 +55,10 @@ func (s *slotState) describe(p *portState, id int, now time.Time) Detail {
 
 // describe adds what is known of the running task.
 func (r *taskRun) describe(out *Detail) {
-	if r.phase == "" {
+	if r.stage == stageNone {
 		return
 	}
-	out.Phase = r.phase
+	out.Phase = phases[r.stage]
 	out.PromptTokens = r.count(hasPrompt, r.prompt)
 	out.PromptProcessed = r.count(hasProcessed, r.processed)
 	out.CachedTokens = r.count(hasCached, r.cached)
@@ -71,8 +71,8 @@ func (r *taskRun) describe(out *Detail) {
 	out.Rate = r.share(hasMean, r.mean)
 	out.RateNow = r.share(hasRate, r.rate)
 	out.ContextShifts, out.Truncated = r.shifts, r.truncated
-	out.CancelPending, out.Failure = r.cancelled, r.failure
-	out.LaunchedAt, out.FirstTokenAt = r.launched, r.first
+	out.CancelPending, out.Failure = r.cancelled, failureWords[r.fail]
+	out.LaunchedAt, out.FirstTokenAt = when(r.launched), when(r.first)
 }
 
 // short is the number as it was printed, where the log has at most six places.
@@ -107,17 +107,17 @@ type taskEnd struct {
 func (s *serverState) applyEnds(r *taskRun) {
 	for i := range s.ends {
 		if e := &s.ends[i]; e.told && e.task == r.task {
-			r.end(e.failure)
+			r.told(e.failure)
 			e.told = false
 		}
 	}
 }
 
-func (r *taskRun) end(f Failure) {
+func (r *taskRun) told(f Failure) {
 	if f == "" {
 		r.cancelled = true
 	} else {
-		r.failure = f
+		r.fail = failing(slices.Index(failureWords[:], f))
 	}
 }
 
@@ -181,7 +181,7 @@ func (t *Tracker) lanes(p *portState, e *Event) {
 	p.server.known = true
 	p.server.lanes, p.server.laneContext, p.server.pool = e.Lanes, e.Tokens, e.Pool
 	for i := range min(e.Lanes, maxLanes) {
-		s := p.slot(i)
+		s := t.slot(p, i)
 		s.state, s.hasPrompt = Idle, true
 		s.touch(e)
 	}
@@ -194,14 +194,14 @@ func (t *Tracker) taskEnds(p *portState, e *Event) {
 			continue
 		}
 		d := &s.detail
-		if s.hasTask && s.task == e.Task && d.run.task == e.Task && d.run.phase != "" {
-			d.run.end(e.Failure)
+		if s.hasTask && s.task == e.Task && d.run.task == e.Task && d.run.stage != stageNone {
+			d.run.told(e.Failure)
 			return
 		}
 		if d.held != heldNot && d.last.task == e.Task && !d.last.timed {
-			d.last.end(e.Failure)
-			if d.last.outcome = OutcomeCancelled; e.Failure != "" {
-				d.last.outcome = OutcomeFailed
+			d.last.told(e.Failure)
+			if d.last.end = endCancelled; e.Failure != "" {
+				d.last.end = endFailed
 			}
 			return
 		}
@@ -219,7 +219,7 @@ func (t *Tracker) clearSlots(p *portState, at time.Time) {
 		}
 	}
 	p.server.ends = [16]taskEnd{}
-	p.clear()
+	t.clear(p)
 }
 
 // forget drops a port. What ran there is lost.
@@ -229,6 +229,7 @@ func (t *Tracker) forget(p *portState) {
 			t.endLost(p, id, s, s.updatedAt)
 		}
 	}
+	t.clear(p)
 	delete(t.ports, p.port)
 	if t.last == p {
 		t.last = nil

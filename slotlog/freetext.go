@@ -6,7 +6,7 @@ import "bytes"
 // frame: `slot 0 is processing [task id: 12]`. Most name no task; Task is then -1, and
 // stands for the one that the slot runs.
 func (e *Event) readFreeText(b []byte) bool {
-	if n, i, ok := freeSlot(b, " -> Slot "); ok {
+	if n, i, ok := freeSlot(b, "-> Slot "); ok {
 		if i, ok = skipLit(b, i, " - max context: "); ok {
 			if size, i, ok := scanUint(b, i); ok && i == len(b) {
 				e.Kind, e.Slot, e.Count = KindSlot, n, size

@@ -91,12 +91,18 @@ func TestChildThatIsKilledTakesItsSlotsAlong(t *testing.T) {
 	const kill = "0.09.000.000 W srv    operator(): force-killing model instance name=qwen after 10 seconds timeout\n"
 	const launch = "[36341] 0.01.000.000 I slot launch_slot_: id  3 | task 0 | processing task, is_child = 0\n"
 	for _, tt := range []struct{ name, log, want string }{
-		{"its port is known", "0.01.000.000 I srv  proxy_reques: proxying request to model qwen on port 36341\n" + launch + kill,
-			"port 1 unknown backend killed\ntask 0 of slot 3 lost\n"},
-		{"its port is not known", launch + kill,
-			"port 1 unknown backend killed\nport 36341 unknown\n  slot 3 unknown\ntask 0 of slot 3 lost\n"},
-		{"another's port is known", "0.01.000.000 I srv  proxy_reques: proxying request to model gemma on port 36341\n" + launch + kill,
-			"port 1 unknown backend killed children [36341]\nport 36341 unknown model gemma\n  slot 3 busy task 0\n"},
+		{
+			"its port is known", "0.01.000.000 I srv  proxy_reques: proxying request to model qwen on port 36341\n" + launch + kill,
+			"port 1 unknown backend killed\ntask 0 of slot 3 lost\n",
+		},
+		{
+			"its port is not known", launch + kill,
+			"port 1 unknown backend killed\nport 36341 unknown\n  slot 3 unknown\ntask 0 of slot 3 lost\n",
+		},
+		{
+			"another's port is known", "0.01.000.000 I srv  proxy_reques: proxying request to model gemma on port 36341\n" + launch + kill,
+			"port 1 unknown backend killed children [36341]\nport 36341 unknown model gemma\n  slot 3 busy task 0\n",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if diff := cmp.Diff(tt.want, inWords(track(tt.log), noon)); diff != "" {

@@ -67,29 +67,29 @@ func (t *Tracker) released(p *portState, s *slotState, e *Event) {
 	if s.hasTask && s.task != e.Task {
 		t.lost(p, s, e)
 	}
-	if d.run.phase == "" || d.run.task != e.Task {
-		d.run = taskRun{task: e.Task, phase: PhaseBusy}
+	if d.run.stage == stageNone || d.run.task != e.Task {
+		d.run = taskRun{task: e.Task, stage: stageBusy}
 		p.server.applyEnds(&d.run)
 	}
 	run := &d.run
-	run.released, run.full = e.Time, e.Truncated
+	run.released, run.full = e.Time.UnixNano(), e.Truncated
 	run.context = -1
 	if e.HasTokens {
 		run.context = e.Tokens
 	}
 	run.derive()
 	switch {
-	case run.failure != "":
-		run.outcome = OutcomeFailed
+	case run.fail != 0:
+		run.end = endFailed
 	case run.cancelled && !run.timed:
-		run.outcome = OutcomeCancelled
+		run.end = endCancelled
 	case e.Truncated:
-		run.outcome = OutcomeTruncated
+		run.end = endTruncated
 	default:
-		run.outcome = OutcomeDone
+		run.end = endDone
 	}
 	d.last, d.run = *run, taskRun{}
-	if d.last.timed || d.last.outcome == OutcomeFailed || d.last.outcome == OutcomeCancelled {
+	if d.last.timed || d.last.end == endFailed || d.last.end == endCancelled {
 		t.records.add(endedRun{port: p.port, slot: e.Slot, taskRun: d.last})
 		return
 	}
@@ -106,11 +106,11 @@ func (t *Tracker) lost(p *portState, s *slotState, e *Event) {
 func (t *Tracker) endLost(p *portState, slot int, s *slotState, at time.Time) {
 	t.settleRecord(p, slot, s)
 	d := &s.detail
-	if d.run.phase == "" || d.run.ghost {
+	if d.run.stage == stageNone || d.run.ghost {
 		d.run = taskRun{}
 		return
 	}
-	d.run.outcome, d.run.released = OutcomeLost, at
+	d.run.end, d.run.released = endLost, at.UnixNano()
 	d.last, d.run = d.run, taskRun{}
 	t.records.add(endedRun{port: p.port, slot: slot, taskRun: d.last})
 }
@@ -128,8 +128,8 @@ func (t *Tracker) settleRecord(p *portState, slot int, s *slotState) {
 // record is the run as others see it.
 func (r *taskRun) record(port, slot int) RequestRecord {
 	out := RequestRecord{
-		Port: port, Slot: slot, Task: r.task, Outcome: r.outcome, Failure: r.failure,
-		PickedAt: r.picked, LaunchedAt: r.launched, FirstTokenAt: r.first, ReleasedAt: r.released,
+		Port: port, Slot: slot, Task: r.task, Outcome: outcomes[r.end], Failure: failureWords[r.fail],
+		PickedAt: when(r.picked), LaunchedAt: when(r.launched), FirstTokenAt: when(r.first), ReleasedAt: when(r.released),
 		PromptTokens:    r.count(hasPrompt, r.prompt),
 		PromptProcessed: r.count(hasProcessed, r.processed),
 		CachedTokens:    r.count(hasCached, r.cached),
@@ -145,6 +145,13 @@ func (r *taskRun) record(port, slot int) RequestRecord {
 		out.Rate = r.share(hasMean, r.mean)
 	}
 	return out
+}
+
+func when(ns int64) time.Time {
+	if ns == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, ns).UTC()
 }
 
 func (r *taskRun) count(f figure, n int64) *int64 {

@@ -19,12 +19,26 @@ const (
 	hasDraft
 )
 
-// taskRun is what is known of one task in its slot. It holds no pointers, so that a
-// task costs no allocation.
+// stage is a [Phase] of a running task, in one byte.
+type stage uint8
+
+const (
+	stageNone stage = iota // no task
+	stageBusy
+	stagePrefill
+	stageDecode
+)
+
+var phases = [...]Phase{PhaseLost, PhaseBusy, PhasePrefill, PhaseDecode}
+
+// taskRun is what is known of one task in its slot. It holds no pointers, so that it
+// is copied and kept for nothing.
 type taskRun struct {
 	task  int
 	known figure
-	phase Phase
+	stage stage
+	end   ending
+	fail  failing
 
 	prompt, processed, cached, generated int64
 	drafted, accepted                    int64
@@ -37,13 +51,31 @@ type taskRun struct {
 	timed     bool // its final count was seen
 	ghost     bool // of a task whose slot we never saw it hold: only its release makes it one
 	cancelled bool
-	failure   Failure
 
-	picked, launched, first, released time.Time
+	picked, launched, first, released int64 // ns since 1970, 0: not known
 
-	outcome Outcome
 	context int64 // at its release, when hasContext
 	full    bool  // the context was
+}
+
+// ending is an [Outcome] in one byte; 0: the task runs.
+type ending uint8
+
+const (
+	endDone ending = iota + 1
+	endCancelled
+	endFailed
+	endTruncated
+	endLost
+)
+
+var outcomes = [...]Outcome{"", OutcomeDone, OutcomeCancelled, OutcomeFailed, OutcomeTruncated, OutcomeLost}
+
+// failing is a [Failure] in one byte; 0: none.
+type failing uint8
+
+var failureWords = [...]Failure{
+	"", FailureContext, FailureCache, FailureDecode, FailureMedia, FailureLoad, FailureKilled, FailureOther,
 }
 
 // slotDetail is what is known of a slot beyond occupancy.
@@ -51,7 +83,7 @@ type slotDetail struct {
 	run  taskRun
 	last taskRun // the task that ended last, when it has an outcome
 
-	picked   time.Time // when the slot was chosen, for the next launch
+	picked   int64 // when the slot was chosen, for the next launch
 	likeness float32
 	kept     float32
 	pick     figure
@@ -77,7 +109,7 @@ func (t *Tracker) detail(p *portState, s *slotState, e *Event) {
 	switch e.Kind {
 	case KindIdle:
 		if e.Own {
-			d.picked, d.pick = e.Time, 0
+			d.picked, d.pick = e.Time.UnixNano(), 0
 			if e.HasShare {
 				d.likeness, d.pick = e.Share, hasLikeness
 				if e.Kept >= 0 {
@@ -97,10 +129,10 @@ func (t *Tracker) detail(p *portState, s *slotState, e *Event) {
 	switch e.Kind {
 	case KindLaunch:
 		d.run = taskRun{
-			task: e.Task, phase: PhaseBusy, begun: true, launched: e.Time,
+			task: e.Task, stage: stageBusy, begun: true, launched: e.Time.UnixNano(),
 			picked: d.picked, likeness: d.likeness, kept: d.kept, known: d.pick,
 		}
-		d.picked, d.pick = time.Time{}, 0
+		d.picked, d.pick = 0, 0
 		p.server.applyEnds(&d.run)
 		p.server.backend = ""
 		return
@@ -115,7 +147,7 @@ func (t *Tracker) detail(p *portState, s *slotState, e *Event) {
 			}
 			if !s.hasTask {
 				if d.run.task != e.Task || !d.run.ghost {
-					d.run = taskRun{task: e.Task, phase: PhaseBusy, ghost: true}
+					d.run = taskRun{task: e.Task, stage: stageBusy, ghost: true}
 				}
 				d.run.timing(e)
 			}
@@ -123,8 +155,8 @@ func (t *Tracker) detail(p *portState, s *slotState, e *Event) {
 		}
 	}
 	d.run.ghost = d.run.ghost && d.run.task != e.Task
-	if d.run.task != e.Task || d.run.phase == "" {
-		d.run = taskRun{task: e.Task, phase: PhaseBusy}
+	if d.run.task != e.Task || d.run.stage == stageNone {
+		d.run = taskRun{task: e.Task, stage: stageBusy}
 		p.server.applyEnds(&d.run)
 	}
 	if e.Count > 0 && (e.Kind == KindPromptSize || e.Kind == KindShift) {
@@ -139,49 +171,49 @@ func (r *taskRun) take(e *Event) {
 	case KindPromptSize:
 		r.prompt, r.known = e.Tokens, r.known|hasPrompt
 		if e.Own {
-			r.phase, r.begun = PhasePrefill, true
+			r.stage, r.begun = stagePrefill, true
 		}
 	case KindCached:
-		r.phase = PhasePrefill
+		r.stage = stagePrefill
 		if r.begun && r.known&(hasCached|hasProcessed) == 0 {
 			r.cached, r.known = e.Tokens, r.known|hasCached
 		}
 	case KindPrompt:
 		r.prefill(e)
 	case KindPrefilled:
-		r.phase = PhaseDecode
+		r.stage = stageDecode
 		r.decoding(e.Time)
 		if r.known&hasPrompt == 0 {
 			r.prompt, r.known = e.Tokens, r.known|hasPrompt
 		}
 		r.computed(e.Tokens)
 	case KindRunning:
-		r.phase = PhaseDecode
+		r.stage = stageDecode
 		r.decoding(e.Time)
 		r.generated, r.known = e.Tokens, r.known|hasGenerated
 		r.mean, r.rate = e.Mean, e.Rate
 		r.set(hasMean, e.HasMean)
 		r.set(hasRate, e.HasRate)
 	case KindStep:
-		r.phase = PhaseDecode
+		r.stage = stageDecode
 		r.decoding(e.Time)
 		r.generated, r.known = e.Tokens, r.known|hasGenerated
 	case KindDraftStep:
-		r.phase = PhaseDecode
+		r.stage = stageDecode
 		r.decoding(e.Time)
 		r.accepted, r.drafted, r.known = r.accepted+e.Tokens, r.drafted+e.Count, r.known|hasDraft
 	case KindShift:
-		r.phase = PhaseDecode
+		r.stage = stageDecode
 		r.shifts++
 	case KindTruncated:
 		r.truncated = true
 		r.prompt, r.known = e.Tokens, r.known|hasPrompt
 	case KindFailed:
-		r.failure = e.Failure
+		r.told(e.Failure)
 	case KindEnding:
-		r.phase = PhaseBusy
+		r.stage = stageBusy
 	case KindTiming, KindPrefillTiming, KindDraft:
-		r.phase = PhaseBusy
+		r.stage = stageBusy
 		r.timing(e)
 	}
 }
@@ -189,11 +221,11 @@ func (r *taskRun) take(e *Event) {
 // prefill takes a progress line. At a share of 1 the prompt may be done or not: it is
 // printed rounded, and after the batch was made.
 func (r *taskRun) prefill(e *Event) {
-	r.phase = PhasePrefill
+	r.stage = stagePrefill
 	if e.HasShare {
 		r.progress, r.known = e.Share, r.known|hasProgress
 		if e.Share >= 1 {
-			r.phase = PhaseBusy
+			r.stage = stageBusy
 		}
 	}
 	if e.Own {
@@ -231,8 +263,8 @@ func (r *taskRun) timing(e *Event) {
 }
 
 func (r *taskRun) decoding(at time.Time) {
-	if r.first.IsZero() {
-		r.first = at
+	if r.first == 0 {
+		r.first = at.UnixNano()
 	}
 }
 

@@ -16,9 +16,10 @@ type wrapping struct {
 type shape uint8
 
 const (
-	shapeBare  shape = iota
-	shapeLevel       // `I ` (--log-prefix)
-	shapeClock       // `0.12.345.678 I `, or a record of --log-jsonl
+	shapeBare   shape = iota
+	shapeLevel        // `I ` (--log-prefix)
+	shapeClock        // `0.12.345.678 I `
+	shapeRecord       // a record of --log-jsonl
 )
 
 // open takes carriers, marks and prefixes off a line until a server's words are
@@ -35,10 +36,10 @@ func (r *Reader) open(b []byte, w wrapping) bool {
 		h.scan(b)
 	}
 	if h.port != 0 && w.mark == 0 {
-		w.mark = h.port
+		w.mark, w.clock = h.port, 0 // the clock so far was the router's
 	}
 	if h.clocked {
-		w.clock, w.shape = h.clock, shapeClock
+		w.clock, w.shape = h.clock, max(w.shape, shapeClock)
 	} else if h.leveled {
 		w.shape = max(w.shape, shapeLevel)
 	}
@@ -55,9 +56,7 @@ func (r *Reader) open(b []byte, w wrapping) bool {
 			return r.object(body, w)
 		}
 		if body[0] == ' ' || body[0] == '\t' {
-			if t := bytes.TrimLeft(body, " \t"); startsNative(t) {
-				return r.open(t, w)
-			}
+			return r.open(bytes.TrimLeft(body, " \t\r"), w)
 		} else if h.port == 0 {
 			if o := openCarrier(body); o.n > 0 {
 				return r.carried(body[o.n:], o, w)
@@ -144,7 +143,7 @@ func (r *Reader) object(b []byte, w wrapping) bool {
 	}
 	words := r.texts[w.depth]
 	if kind.isText {
-		w.clock, w.shape = clock, shapeClock
+		w.clock, w.shape = clock, shapeRecord
 		return r.recordLines(words, w)
 	}
 	if name == "log" && stream.isText {
@@ -200,5 +199,5 @@ func startsNative(b []byte) bool {
 	if _, ok := scanService(h.body); ok {
 		return true
 	}
-	return hasPrefix(h.body, "main: ") || hasPrefix(b, "INFO [") || hasPrefix(b, "WARN [") || hasPrefix(b, "VERB [") || hasPrefix(b, "ERR [")
+	return hasPrefix(b, "{") || hasPrefix(h.body, "main: ") || hasPrefix(b, "INFO [") || hasPrefix(b, "WARN [") || hasPrefix(b, "VERB [") || hasPrefix(b, "ERR [")
 }
