@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -209,7 +210,6 @@ func checkPlacement(name string) error {
 
 // Start makes the policy the one in force. From now on its nodes are reached.
 func (a *FleetApp) Start() error {
-	warnOfLogs(a.run.policy.Log, a.run.logs)
 	for _, t := range a.run.tails {
 		t.start()
 	}
@@ -218,6 +218,7 @@ func (a *FleetApp) Start() error {
 		return err
 	}
 	a.run.applied = applied
+	a.run.behind.begin(func(ctx context.Context) { keepEye(ctx, a.run.policy.Log, a.run.logs) })
 	a.run.state.apps.add(a)
 	close(a.run.ready)
 	return nil
@@ -225,6 +226,7 @@ func (a *FleetApp) Start() error {
 
 // Stop takes the policy out of force. Requests that came with it go on by it.
 func (a *FleetApp) Stop() error {
+	a.run.behind.stop()
 	a.run.applied.Withdraw()
 	a.run.state.apps.remove(a)
 	return nil

@@ -46,6 +46,7 @@ var fleetCommands = []subcommand{
 	parkCommand,
 	resumeCommand,
 	moveCommand,
+	slotsCommand,
 	readLogCommand,
 	llamasimCommand,
 	demoCommand,

@@ -3,6 +3,7 @@ package llamacpp
 import (
 	"context"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/slotfleet/slotfleet/fleet"
@@ -27,11 +28,18 @@ type logSource interface {
 
 // Watch tells f what a [fleet.OpProbe] learned, and again when the log shows another
 // load: at once, but no sooner than 20 ms after it last looked at the log. f is called
-// from this goroutine. It asks the server itself only once a generation has woken one
-// that slept when it was learned.
+// from this goroutine. It asks the server itself once a generation has woken one that
+// slept when it was learned, and for what its log does not tell, as a [Seeder] does.
 func (l *Link) Watch(outer context.Context, f func(fleet.NodeState)) {
 	ctx, cancel := l.bind(outer)
-	defer cancel(nil)
+	var seeding sync.WaitGroup
+	defer func() {
+		cancel(nil)
+		seeding.Wait()
+	}()
+	if l.seeds != nil {
+		seeding.Go(func() { newSeeder(l, l.seeds).run(ctx) })
+	}
 	w := l.addWatcher()
 	defer l.dropWatcher(w)
 	s := &sight{link: l, f: f}
