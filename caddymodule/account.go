@@ -96,6 +96,12 @@ func (a *account) fields() []zap.Field {
 	if a.Reason != "" {
 		f = append(f, zap.String("reason", string(a.Reason)))
 	}
+	if a.Session != "" {
+		f = append(f, zap.String("session", a.Session))
+	}
+	if a.Mixed {
+		f = append(f, zap.Bool("mixed", true))
+	}
 	if a.FirstToken > 0 {
 		f = append(f, zap.Duration("first_token", a.FirstToken))
 	}

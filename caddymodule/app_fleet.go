@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -48,10 +49,30 @@ type FleetApp struct {
 	// Default: 1073741824 (1 GiB).
 	Buffer int64 `json:"buffer,omitempty"`
 
+	// How long requests on a node that is drained may finish there. Default: 2m.
+	DrainTimeout caddy.Duration `json:"drain_timeout,omitempty"`
+
 	// How requests wait for a free lane.
 	Queue *Queue `json:"queue,omitempty"`
 
+	// What is remembered of the servers' caches, so that a prompt goes where its
+	// beginning was read.
+	Warm *Warm `json:"warm,omitempty"`
+
 	run *fleetRun
+}
+
+// Warm says how it is remembered which server read which prompt.
+type Warm struct {
+	// The most memory in bytes for it; 64 MiB are 1.6 million blocks of 256 bytes.
+	// What was used longest ago is forgotten first. At most 1 TiB.
+	// Default: 67108864 (64 MiB).
+	Size int64 `json:"size,omitempty"`
+
+	// Do not write it to Caddy's data folder, from where a restart takes it up. What
+	// is written are keyed hashes, and the key: nobody but the owner of the process
+	// may read them. Default: false.
+	MemoryOnly bool `json:"memory_only,omitempty"`
 }
 
 // Queue says how requests wait.
@@ -124,8 +145,11 @@ func (a *FleetApp) check() error {
 	if a.Buffer < 0 || a.Buffer > maxSize {
 		return fmt.Errorf("buffer %d: want a number of bytes from 1 to %d (1 TiB)", a.Buffer, int64(maxSize))
 	}
-	if a.PoolHigh < 0 || a.Attempts < 0 || a.Retry < 0 || a.Stall < 0 || q.Requests < 0 || q.Timeout < 0 {
-		return errors.New("pool_high, retry, attempts, stall and the queue's limits cannot be negative")
+	if a.Warm != nil && (a.Warm.Size < 0 || a.Warm.Size > maxSize) {
+		return fmt.Errorf("warm: size %d: want a number of bytes from 1 to %d (1 TiB)", a.Warm.Size, int64(maxSize))
+	}
+	if a.PoolHigh < 0 || a.Attempts < 0 || a.Retry < 0 || a.Stall < 0 || a.DrainTimeout < 0 || q.Requests < 0 || q.Timeout < 0 {
+		return errors.New("pool_high, retry, attempts, stall, drain_timeout and the queue's limits cannot be negative")
 	}
 	return nil
 }
@@ -149,7 +173,23 @@ func (a *FleetApp) policy(nodes []fleet.NodeSpec) fleet.Policy {
 		Stall:     time.Duration(a.Stall),
 		Wait:      time.Duration(q.Timeout),
 		Waiting:   q.Requests,
+
+		DrainTimeout: time.Duration(a.DrainTimeout),
+		Warm:         a.warm(),
 	}
+}
+
+// warm is what the manager is told of the index. Its folder is one for all
+// configurations.
+func (a *FleetApp) warm() fleet.WarmSpec {
+	w := fleet.WarmSpec{Dir: filepath.Join(caddy.AppDataDir(), "slotfleet")}
+	if a.Warm != nil {
+		w.Size = a.Warm.Size
+		if a.Warm.MemoryOnly {
+			w.Dir = ""
+		}
+	}
+	return w
 }
 
 // placements are the values of `policy`.

@@ -37,10 +37,15 @@ func parseFleetOption(d *caddyfile.Dispenser, before any) (any, error) {
 //		attempts  <number>
 //		stall     auto|<duration>
 //		buffer    <size>
+//		drain_timeout <duration>
 //		queue {
 //			requests <number>
 //			timeout  <duration>
 //			ping     <duration>|off
+//		}
+//		warm {
+//			size        <size>
+//			memory_only
 //		}
 //	}
 //
@@ -60,6 +65,9 @@ func (a *FleetApp) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"stall":     {read: duration(&a.Stall, "auto", 0)},
 		"buffer":    {read: size(&a.Buffer)},
 		"queue":     {read: a.readQueue},
+
+		"drain_timeout": {read: duration(&a.DrainTimeout, "", 0)},
+		"warm":          {read: a.readWarm},
 	}.parse(d, "fleet")
 }
 
@@ -73,6 +81,17 @@ func (a *FleetApp) readQueue(d *caddyfile.Dispenser) error {
 		"timeout":  {read: duration(&a.Queue.Timeout, "", 0)},
 		"ping":     {read: duration(&a.Queue.Ping, "off", -1)},
 	}.parse(d, "queue")
+}
+
+func (a *FleetApp) readWarm(d *caddyfile.Dispenser) error {
+	if d.NextArg() {
+		return d.ArgErr()
+	}
+	a.Warm = new(Warm)
+	return block{
+		"size":        {read: size(&a.Warm.Size)},
+		"memory_only": {read: flag(&a.Warm.MemoryOnly)},
+	}.parse(d, "warm")
 }
 
 func (a *FleetApp) readNode(d *caddyfile.Dispenser) error {

@@ -28,6 +28,7 @@ func parseHandler(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 //		read_timeout   <duration>
 //		resume         on|before_first_byte|off
 //		session_header <name>
+//		mixed
 //	}
 //
 // Each option may stand there once, `alias` any number of times.
@@ -42,6 +43,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"max_body":       {read: size(&h.MaxBody)},
 		"read_timeout":   {read: duration(&h.ReadTimeout, "", 0)},
 		"resume":         {read: checked(&h.Resume, checkResume)},
+		"mixed":          {read: flag(&h.Mixed)},
 		"session_header": {read: checked(&h.SessionHeader, checkHeaderName)},
 	}.parse(d, "fleet")
 }

@@ -54,7 +54,7 @@ func TestBadCaddyfilesAreRefused(t *testing.T) {
 	global := func(lines string) string { return "{\n" + lines + "\n}\n" }
 	site := func(lines string) string { return "{\nfleet {\n}\n}\nhttp://:0 {\n" + lines + "\n}\n" }
 	for name, c := range map[string]struct{ input, message, line string }{
-		"unknown option":        {global("fleet {\nnodes a b\n}"), `unknown option "nodes" in fleet: one of attempts, buffer, node, policy, pool_high, queue, retry, stall`, "3"},
+		"unknown option":        {global("fleet {\nnodes a b\n}"), `unknown option "nodes" in fleet: one of attempts, buffer, node, policy, pool_high, queue, retry, stall, warm`, "3"},
 		"unknown node option":   {global("fleet {\n" + node + " {\nspeeed 1 2\n}\n}"), `unknown option "speeed" in node a: one of context, key, lanes, log, speed, tls_ca`, "4"},
 		"unknown queue option":  {global("fleet {\nqueue {\nsize 3\n}\n}"), `unknown option "size" in queue: one of ping, requests, timeout`, "4"},
 		"argument to fleet":     {global("fleet x {\n}"), "wrong argument count", "2"},
@@ -76,6 +76,9 @@ func TestBadCaddyfilesAreRefused(t *testing.T) {
 		"buffer":                {global("fleet {\nbuffer none\n}"), `buffer "none": want a size such as 64MiB`, "3"},
 		"buffer too large":      {global("fleet {\nbuffer 2TiB\n}"), `buffer "2TiB": want a size`, "3"},
 		"ping":                  {global("fleet {\nqueue {\nping never\n}\n}"), `ping "never": want off or a duration above 0`, "4"},
+		"unknown warm option":   {global("fleet {\nwarm {\nbig\n}\n}"), `unknown option "big" in warm: one of memory_only, size`, "4"},
+		"warm size":             {global("fleet {\nwarm {\nsize 0\n}\n}"), `size "0": want a size such as 64MiB`, "4"},
+		"memory_only yes":       {global("fleet {\nwarm {\nmemory_only yes\n}\n}"), "wrong argument count", "4"},
 		"negative lanes":        {global("fleet {\n" + node + " {\nlanes -1\n}\n}"), `lanes "-1": want a whole number from 1`, "4"},
 		"context zero":          {global("fleet {\n" + node + " {\ncontext 0\n}\n}"), `context "0": want a whole number from 1`, "4"},
 		"pool_high too high":    {global("fleet {\npool_high 101\n}"), `pool_high "101": want a whole number from 1 to 100`, "3"},
@@ -161,6 +164,7 @@ func TestBadConfigsAreRefusedWithoutATrace(t *testing.T) {
 		"tls_ca for a socket":   {apps(`{"nodes":[{"name":"a","url":"unix//a","tls_ca":"/a"}]}`, `{}`), "node a: tls_ca is for https"},
 		"negative buffer":       {apps(`{"buffer":-1}`, `{}`), "buffer -1: want a number of bytes"},
 		"huge buffer":           {apps(`{"buffer":1099511627777}`, `{}`), "1099511627776 (1 TiB)"},
+		"huge warm index":       {apps(`{"warm":{"size":1099511627777}}`, `{}`), "1099511627776 (1 TiB)"},
 		"huge max_body":         {huge, ": the most is 1099511627776 (1 TiB)"},
 		"tls_ca missing":        {apps(`{"nodes":[{"name":"a","url":"https://x","tls_ca":"`+folder+`/none"}]}`, `{}`), "node a: tls_ca"},
 		"source without name":   {apps(`{}`, `{"sources":[{"file":"/a"}]}`), "has no name"},

@@ -41,6 +41,7 @@ type edge struct {
 // the test ends. It does not wait until nodes were found; see (*edge).ready.
 func startEdge(t testing.TB, global, site string) *edge {
 	t.Helper()
+	t.Setenv("XDG_DATA_HOME", t.TempDir())
 	transport := &http.Transport{MaxIdleConnsPerHost: 64}
 	e := &edge{
 		t:      t,

@@ -39,6 +39,13 @@ func setUpFleetCommand(cmd *cobra.Command) {
 // fleetCommands are the commands under `caddy fleet`. Each has a file of its own.
 var fleetCommands = []subcommand{
 	statusCommand,
+	sessionsCommand,
+	drainCommand,
+	undrainCommand,
+	cancelCommand,
+	parkCommand,
+	resumeCommand,
+	moveCommand,
 	readLogCommand,
 	llamasimCommand,
 	demoCommand,

@@ -59,6 +59,9 @@ func (d *demo) caddyfile() string {
 		line(3, "log file `%s`", n.log)
 		line(2, "}")
 	}
+	line(2, "warm {")
+	line(3, "memory_only")
+	line(2, "}")
 	line(1, "}")
 	line(0, "}")
 	host, port := d.place()

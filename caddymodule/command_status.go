@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -83,28 +82,9 @@ type instanceStatus struct {
 // askStatus asks the admin API that the flags name, and returns its answer as it
 // came, too.
 func askStatus(fl caddycmd.Flags) (fleetStatus, []byte, error) {
-	addr, err := caddycmd.DetermineAdminAPIAddress(fl.String("address"), nil, fl.String("config"), fl.String("adapter"))
-	if err != nil {
-		return fleetStatus{}, nil, fmt.Errorf("looking for the admin address: %w", err)
-	}
-	resp, err := caddycmd.AdminAPIRequest(addr, http.MethodGet, "/fleet/nodes", nil, nil)
-	if err != nil {
-		hint := "is Caddy running there? If its admin API listens elsewhere, name it with --address or --config"
-		if strings.Contains(err.Error(), "HTTP 404") {
-			hint = "the Caddy that answers there has no fleet"
-		}
-		return fleetStatus{}, nil, fmt.Errorf("asking the admin API at %s: %s (%s)", addr, printable(err.Error()), hint)
-	}
-	defer resp.Body.Close()
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
-	if err != nil {
-		return fleetStatus{}, nil, fmt.Errorf("reading the answer of the admin API at %s: %w", addr, err)
-	}
 	var s fleetStatus
-	if err := json.Unmarshal(raw, &s); err != nil {
-		return fleetStatus{}, nil, fmt.Errorf("the admin API at %s did not answer with a fleet's status: %w", addr, err)
-	}
-	return s, []byte(strings.TrimSpace(string(raw))), nil
+	raw, err := askAdmin(fl, http.MethodGet, "/fleet/nodes", nil, &s)
+	return s, raw, err
 }
 
 // serves reports whether something is served, and every model by an instance that
@@ -190,8 +170,13 @@ func (n nodeStatus) rows(now time.Time) [][]string {
 	rows := make([][]string, 0, len(n.Instances))
 	for _, i := range n.Instances {
 		state, said := printable(i.State), loadText(i.Load, now)
-		if !n.Up {
+		switch {
+		case !n.Up:
 			state, said = "down", "-"
+		case n.Drain != nil && n.Drain.Drained:
+			state = "drained"
+		case n.Drain != nil:
+			state = "draining"
 		}
 		rows = append(rows, []string{
 			name, state, printable(i.Model),

@@ -43,7 +43,7 @@ import (
 // `{http.fleet.tokens}` | How many tokens were generated
 //
 // The access log gets the same as fields: `request_id`, `node`, `model`, `outcome`,
-// `reason`, `queue`, `first_token`, `moves` and `tokens`.
+// `reason`, `session`, `queue`, `first_token`, `moves`, `tokens` and `mixed`.
 type Handler struct {
 	// Further names of models: what clients say, and what is served. Default: none.
 	Aliases map[string]string `json:"aliases,omitempty"`
@@ -67,6 +67,11 @@ type Handler struct {
 	// earlier ones are cached. Only a hash of it is kept. Default: `X-Session-Id`, and
 	// if that is missing `X-Session-Affinity`.
 	SessionHeader string `json:"session_header,omitempty"`
+
+	// Let another build of the model, with another vocabulary or template, go on with
+	// an answer where no node of the same build is left. The answer is marked `mixed` in
+	// the access log. Default: false.
+	Mixed bool `json:"mixed,omitempty"`
 
 	app    *FleetApp
 	logger *slog.Logger
@@ -259,6 +264,7 @@ func (h *Handler) run(p *reply, r *http.Request, l lease, job *openai.Job, a *ac
 // want is what placement has to know of the request.
 func (h *Handler) want(r *http.Request, l lease, job *openai.Job) fleet.Request {
 	want := job.Want()
+	want.Mixed = h.Mixed
 	if id := h.session(r); id != "" {
 		sum := sha256.Sum256([]byte(want.Model + "\x00" + id))
 		want.Session = string(sum[:16])

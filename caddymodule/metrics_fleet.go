@@ -24,6 +24,8 @@ type fleetMetrics struct {
 	requests   *prometheus.CounterVec
 	failovers  *prometheus.CounterVec
 	generated  *prometheus.CounterVec
+	expected   *prometheus.CounterVec
+	reused     *prometheus.CounterVec
 	firstToken *prometheus.HistogramVec
 	duration   *prometheus.HistogramVec
 	wait       *prometheus.HistogramVec
@@ -39,6 +41,10 @@ func newFleetMetrics(s *state) *fleetMetrics {
 		requests:  counterVec("requests_total", "Requests for a generation that ended.", "model", "outcome", "reason"),
 		failovers: counterVec("failovers_total", "Running requests that left a node for another one.", "node", "reason"),
 		generated: counterVec("generated_tokens_total", "Tokens generated for requests.", "node", "model"),
+		expected: counterVec("prefix_expected_tokens_total",
+			"Prompt tokens expected in the cache of the server that was chosen.", "node", "model"),
+		reused: counterVec("prefix_reused_tokens_total",
+			"Prompt tokens that the server found in its cache.", "node", "model"),
 		firstToken: histogramVec("time_to_first_token_seconds",
 			"Time from a request's admission to the first word of the model.", firstTokenBuckets, "model"),
 		duration: histogramVec("request_duration_seconds",
@@ -52,7 +58,7 @@ func newFleetMetrics(s *state) *fleetMetrics {
 		waiting:     fleetDesc("queue_waiting", "Requests that wait for a lane."),
 		buffer:      fleetDesc("buffer_bytes", "Memory set aside for the bodies of requests."),
 	}
-	m.counted = collectors{m.requests, m.failovers, m.generated, m.firstToken, m.duration, m.wait}
+	m.counted = collectors{m.requests, m.failovers, m.generated, m.expected, m.reused, m.firstToken, m.duration, m.wait}
 	return m
 }
 
@@ -91,6 +97,12 @@ func (m *fleetMetrics) Moved(node, why string) { m.failovers.WithLabelValues(nod
 // Generated counts tokens.
 func (m *fleetMetrics) Generated(node, model string, n fleet.Tokens) {
 	m.generated.WithLabelValues(node, model).Add(float64(n))
+}
+
+// Reused counts what was expected of a cache, and what was there.
+func (m *fleetMetrics) Reused(node, model string, expected, actual fleet.Tokens) {
+	m.expected.WithLabelValues(node, model).Add(float64(expected))
+	m.reused.WithLabelValues(node, model).Add(float64(actual))
 }
 
 // Describe sends the descriptions of all metrics.

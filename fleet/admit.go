@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,7 +17,11 @@ type claim struct {
 	others   int      // lanes we held there besides
 	life     int      // of the node
 	light    bool     // it is no lane
+	share    share    // of the instance's work
+	phase    phase
+	choices  choices
 	given    bool
+	warm     warmRun
 }
 
 // waiter is a request, or the rest of one, that looks for a lane.
@@ -26,9 +31,22 @@ type waiter struct {
 	policy *Applied
 	failed []failure
 	first  bool // somebody reads its answer already
+	kept   bool // it began and gave way: no limit of the queue holds for it but its Deadline
 	cursor int  // of round_robin, drawn once
+	blocks []uint64
 
-	settled chan struct{} // closed when claim or err is set
+	bound   *instance // whose lane it waits for; nil: any
+	share   share     // of the work there
+	choices choices   // of the last decision
+	held    time.Time // since when it waits for any lane; zero: it does not
+
+	again  time.Time // when choose is to be asked again, though nothing happened; zero: not
+	asked  bool      // it was asked once
+	narrow bool      // it may find no lane where a shorter one finds one
+	stands standing  // in the queue
+
+	settled chan struct{}  // closed when claim or err is set
+	asks    chan time.Time // that again was set
 	claim   *claim
 	err     error
 	why     error // why it has to wait, as the answer when it waited too long
@@ -67,17 +85,18 @@ func (w *waiter) isSettled() bool { return w.claim != nil || w.err != nil }
 // Admit takes a request in: it waits for a lane of an instance that serves the
 // model, and holds it for the session that it returns. Errors are *[RequestError].
 func (m *Manager) Admit(ctx context.Context, a *Applied, r Request) (*Session, error) {
-	if err := m.enter(); err != nil {
+	s := newSession(m, a, r)
+	if err := m.enter(s); err != nil {
 		return nil, err
 	}
-	s := &Session{m: m, policy: a, request: r, began: time.Now()}
+	ctx, done := s.bind(ctx)
+	defer done()
 	c, err := m.place(ctx, &waiter{Request: r, policy: a})
 	if err != nil {
 		s.end(err)
 		return nil, err
 	}
-	s.hold(c)
-	s.record.Waited = time.Since(s.began)
+	s.begin(c)
 	return s, nil
 }
 
@@ -87,59 +106,74 @@ func (m *Manager) place(ctx context.Context, w *waiter) (*claim, error) {
 		return nil, cancelled(ctx)
 	}
 	limit := w.policy.Wait
-	if !w.Deadline.IsZero() {
+	switch {
+	case w.kept:
+		limit = time.Until(w.Deadline)
+	case !w.Deadline.IsZero():
 		limit = min(limit, time.Until(w.Deadline))
 	}
-	if err := m.enqueue(w); err != nil {
+	w.blocks = w.remembered()
+	if full, err := m.enqueue(w); err != nil {
+		if full != "" {
+			w.policy.Observer.Refused(full)
+		}
 		return nil, err
 	}
-	expired := time.NewTimer(limit)
+	expired, again := time.NewTimer(limit), time.NewTimer(limit)
 	defer expired.Stop()
-	select {
-	case <-w.settled:
-		return w.claim, w.err
-	case <-ctx.Done():
-		if m.withdraw(w) && w.claim != nil {
-			m.giveBack(w.claim)
-		}
-		return nil, cancelled(ctx)
-	case <-expired.C:
-		if m.withdraw(w) {
+	defer again.Stop()
+	for {
+		select {
+		case <-w.settled:
 			return w.claim, w.err
+		case at := <-w.asks:
+			again.Reset(time.Until(at))
+		case <-again.C:
+			m.askAgain(w)
+		case <-ctx.Done():
+			if m.withdraw(w) && w.claim != nil {
+				m.giveBack(w.claim)
+			}
+			return nil, cancelled(ctx)
+		case <-expired.C:
+			if m.withdraw(w) {
+				return w.claim, w.err
+			}
+			w.policy.Observer.Refused(refusedExpired)
+			return nil, w.why
 		}
-		return nil, w.why
 	}
 }
 
-// enqueue lets w wait, and everything that can be placed be placed. Those whose
-// answers are read already come before the others.
-func (m *Manager) enqueue(w *waiter) error {
-	w.settled = make(chan struct{})
+// enqueue places w at once, or lets it wait. An error is its answer; full says which
+// limit of the queue it met, if it was one.
+func (m *Manager) enqueue(w *waiter) (full string, err error) {
+	w.settled, w.asks = make(chan struct{}), make(chan time.Time, 1)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return &RequestError{Reason: ReasonStopping, Message: "the server is stopping"}
+		return "", stopping()
 	}
 	w.cursor = m.cursor
 	m.cursor++
-	at := len(m.waiting)
-	if w.first {
-		at = slices.IndexFunc(m.waiting, func(x *waiter) bool { return !x.first })
-		if at < 0 {
-			at = len(m.waiting)
-		}
+	now := time.Now()
+	if (w.Light || m.queue.len == 0) && m.settled(w) {
+		return "", nil
 	}
-	m.waiting = slices.Insert(m.waiting, at, w)
-	m.pump()
-	if !w.first && !w.isSettled() && len(m.waiting) > w.policy.Waiting {
-		m.waiting = slices.DeleteFunc(m.waiting, func(x *waiter) bool { return x == w })
-		return &RequestError{
-			Reason:     ReasonOverloaded,
-			Message:    fmt.Sprintf("all lanes are taken and %d requests wait already; try again later", w.policy.Waiting),
-			RetryAfter: busyRetry,
-		}
+	m.queue.push(w, m.toRead(w, now), now)
+	if !w.asked {
+		m.pump()
 	}
-	return nil
+	if !w.isSettled() && !w.asked {
+		m.ask(w) // others found no lane, but whether to wait for a certain one is its own matter
+	}
+	if w.first || w.kept || w.isSettled() {
+		return "", nil
+	}
+	if full, err = m.tooMany(w); err != nil {
+		m.dequeue(w)
+	}
+	return full, err
 }
 
 // withdraw takes w out of the queue; true: it was settled before.
@@ -149,106 +183,57 @@ func (m *Manager) withdraw(w *waiter) bool {
 	if w.isSettled() {
 		return true
 	}
-	m.waiting = slices.DeleteFunc(m.waiting, func(x *waiter) bool { return x == w })
+	w.why = m.inVain(w, w.why)
+	m.dequeue(w)
 	return false
 }
 
-// pump settles every waiting request that can be settled, in their order. Whoever
-// changes what placement sees calls it under the lock.
-func (m *Manager) pump() {
-	if len(m.waiting) == 0 {
-		return
-	}
-	stuck := make(map[alike]Tokens)
-	m.waiting = slices.DeleteFunc(m.waiting, func(w *waiter) bool {
-		key, ok := w.alike()
-		if least, found := stuck[key]; ok && found && w.why != nil && w.needs.Prompt >= least {
-			return false // where a shorter one found no lane, this one finds none
-		}
-		c, err := m.choose(w)
-		if c != nil || err != nil {
-			w.settle(c, err)
-			return true
-		}
-		if ok {
-			stuck[key] = w.needs.Prompt
-		}
-		return false
-	})
-}
-
-// alike is what requests have in common that can run on the same instances.
+// alike is what requests have in common that can run on the same instances: where
+// one of them found no lane, the others find none.
 type alike struct {
 	policy      *Applied
 	model       string
 	fingerprint string
 	features    Features
-	anew        bool
+	anew, mixed bool
 	repeat      bool
-	failed      *node
+	failed      failure
+	bound       *instance
+	alone       *waiter // that failed on several nodes: few do
 }
 
-// alike returns false for a request that has failed on several nodes: few are.
-func (w *waiter) alike() (alike, bool) {
-	a := alike{w.policy, w.Model, w.needs.Fingerprint, w.needs.Features, w.needs.Anew, w.needs.Repeat, nil}
-	if len(w.failed) == 1 {
-		a.failed = w.failed[0].node
+func (w *waiter) alike() alike {
+	a := alike{
+		policy: w.policy, model: w.Model, bound: w.bound,
+		fingerprint: w.needs.Fingerprint, features: w.needs.Features,
+		anew: w.needs.Anew, repeat: w.needs.Repeat, mixed: w.Mixed,
 	}
-	return a, len(w.failed) < 2
+	switch len(w.failed) {
+	case 0:
+	case 1:
+		a.failed = w.failed[0]
+	default:
+		a.alone = w
+	}
+	return a
 }
 
-// choose finds the best instance for w and takes a lane there, in one step. Neither
-// a claim nor an error: w has to wait, and w.why says for what.
-func (m *Manager) choose(w *waiter) (*claim, error) {
-	now := time.Now()
-	found := m.search(w, now)
-	if len(found.able) == 0 {
-		found.able = found.other
-	}
-	if len(found.able) == 0 {
-		return nil, m.nobody(w, found, now)
-	}
-	if w.Light {
-		return m.takeLight(found.able), nil
-	}
-	c := chooser{
-		placement: w.policy.Placement,
-		poolHigh:  w.policy.PoolHigh,
-		now:       now,
-		cursor:    w.cursor,
-		nodes:     len(m.nodes),
-	}
-	s := shape{prompt: max(w.Prompt, w.needs.Prompt), out: w.Out}
-	if n := m.warm.node(w.Model, w.Session); n != nil {
-		for _, x := range found.able {
-			if x.owner.node == n {
-				s.warm = x.Instance
-			}
-		}
-	}
-	for _, x := range c.rank(found.able, s) {
-		if x.held < x.lanes() {
-			return m.take(x.owner, w), nil
-		}
-	}
-	w.why = &RequestError{
-		Reason:     ReasonExpired,
-		Message:    fmt.Sprintf("no lane became free within %s; all instances of the model are busy", w.policy.Wait),
-		RetryAfter: busyRetry,
-	}
-	return nil, nil
-}
-
-// busyRetry is after how long a caller is told to come back when all is busy.
+// busyRetry is after how long a caller is told to come back when all is busy and
+// nothing is known of how long that takes.
 const busyRetry = 2 * time.Second
 
 // take holds a lane of the instance.
 func (m *Manager) take(i *instance, w *waiter) *claim {
-	c := &claim{instance: i, others: i.held, life: i.node.lives}
+	m.unbind(w)
+	c := &claim{instance: i, others: i.held, life: i.node.lives, share: w.share, choices: w.choices}
+	i.tick(time.Now())
+	i.work.readers++
+	c.phase = phase{taken: i.work.at, takenRead: i.work.read}
+	i.add(c.share)
 	i.held++
 	i.sessions++
 	c.state = i.Instance
-	m.warm.ran(w.Model, w.Session, i.node)
+	m.noteRun(c, w)
 	return c
 }
 
@@ -263,8 +248,7 @@ func (m *Manager) giveBack(c *claim) {
 	if c.light {
 		c.instance.light--
 	} else {
-		c.instance.held--
-		c.instance.sessions--
+		c.instance.release(c)
 	}
 	if c.instance.node.wanted == 0 {
 		m.dropUnwanted()
@@ -272,13 +256,26 @@ func (m *Manager) giveBack(c *claim) {
 	m.pump()
 }
 
+// release takes what the claim stood for off the instance.
+func (i *instance) release(c *claim) {
+	i.tick(time.Now())
+	if c.phase.writing.IsZero() {
+		i.work.readers--
+	}
+	i.held--
+	i.remove(c.share)
+	i.sessions--
+	i.served(time.Since(c.phase.taken))
+}
+
 // found is what a search through the fleet came to.
 type found struct {
 	able  []candidate // up, ready and fit to serve
-	other []candidate // up and ready, to repeat it or begin anew: they cannot go on with the answer
+	other []candidate // up and ready, but second choice: to repeat the answer, begin it anew, or go on with another build
 
 	known  int       // instances that serve the model, usable or not
 	widest Tokens    // of their contexts
+	least  Tokens    // likewise; 0: none
 	narrow int       // of them, those that are too small for the request
 	unlike int       // of them, those that cannot go on with the answer
 	unseen int       // nodes that never said what they serve
@@ -305,6 +302,7 @@ func (m *Manager) search(w *waiter, now time.Time) found {
 			}
 		}
 	}
+	w.narrow = f.narrow > 0 || f.least < f.widest
 	return f
 }
 
@@ -330,19 +328,24 @@ func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
 	failed := w.failedOn(n)
 	f.known++
 	f.widest = max(f.widest, i.Context)
+	if f.known == 1 || i.Context < f.least {
+		f.least = i.Context
+	}
 	narrow := w.needs.Prompt > 0 && i.Context > 0 && i.Context < w.needs.Prompt
 	if failed != nil && failed.max > 0 {
 		f.widest, narrow = max(f.widest, failed.max), true
 	}
+	able := i.Features.Has(w.needs.Features)
 	same := w.needs.Fingerprint == i.Fingerprint
-	like := w.needs.Fingerprint == "" || same && i.Features.Has(w.needs.Features)
-	second := w.needs.Anew || w.needs.Repeat && same
+	like := w.needs.Fingerprint == "" || same && able
+	second := w.needs.Anew || w.needs.Repeat && same || w.Mixed && able
 	switch {
 	case narrow:
 		f.narrow++
 	case failed != nil, n.down != nil && w.everFailedOn(n): // nobody waits for its return
 	case !like && !second:
 		f.unlike++
+	case n.drain != nil: // nobody knows whether it comes back
 	case n.down != nil:
 		f.hopes(n, now.Sub(n.down.since) < w.policy.Wait)
 	case i.State != StateReady && i.State != StateSleeping:
@@ -406,5 +409,8 @@ func unknownModel(model string) string {
 }
 
 func cancelled(ctx context.Context) error {
+	if why, ok := errors.AsType[*RequestError](context.Cause(ctx)); ok {
+		return why // it was ended from here
+	}
 	return &RequestError{Reason: ReasonCancelled, Message: "the client left", Err: context.Cause(ctx)}
 }

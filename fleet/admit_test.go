@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -304,19 +303,6 @@ func TestConversationStaysWhereItRan(t *testing.T) {
 	})
 }
 
-func TestRecentlyOnIsBounded(t *testing.T) {
-	r, n := newRecentlyOn(), &node{}
-	for i := range 5 * recentMax {
-		r.ran("m", fmt.Sprint(i), n)
-	}
-	if got := len(r.young) + len(r.old); got > 2*recentMax {
-		t.Errorf("got %d conversations, want at most %d", got, 2*recentMax)
-	}
-	if r.node("m", fmt.Sprint(5*recentMax-1)) != n || r.node("m", "0") != nil {
-		t.Error("the newest is forgotten, or the oldest is not")
-	}
-}
-
 func TestOldPolicysWaiterDoesNotHoldUpTheNewOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x, y := serving("m", 1), serving("m", 1, "one.")
@@ -414,6 +400,7 @@ func BenchmarkPump(b *testing.B) {
 			defer m.Close()
 			a := &Applied{m: m}
 			a.Policy.defaults()
+			a.placer = newPlacer(a.Placement)
 			for i := range 200 {
 				n := &node{index: i, wanted: 1, learned: true}
 				full := Instance{Model: "m", State: StateReady, Lanes: 1, Fingerprint: "f", Features: ContinueContent}
@@ -422,13 +409,13 @@ func BenchmarkPump(b *testing.B) {
 			}
 			m.nodes = a.nodes
 			for range 512 {
-				m.waiting = append(m.waiting, &waiter{Request: Request{Model: "m"}, needs: needs, policy: a})
+				m.queue.push(&waiter{Request: Request{Model: "m"}, needs: needs, policy: a, asks: make(chan time.Time, 1)}, 1, time.Now())
 			}
 			b.ReportAllocs()
 			for b.Loop() {
 				m.pump()
 			}
-			m.waiting = nil
+			m.queue = newQueue()
 		})
 	}
 }

@@ -43,7 +43,9 @@ func (q *question) attempt(ctx context.Context) error {
 		return err
 	}
 	n.hear()
+	s.gate <- struct{}{}
 	q.reply, q.done = reply, true
+	<-s.gate
 	return nil
 }
 

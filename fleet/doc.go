@@ -32,8 +32,13 @@
 // The package imports nothing else of this module and speaks neither HTTP nor
 // JSON: what a Job writes and a Link carries is opaque to it.
 //
+// What the servers have in their caches is guessed from what they were given. The
+// [warmIndex] maps the blocks of prompts to instances; placement asks it how much of a
+// request each candidate holds, taking a lane notes the request there, and the answer
+// tells how right that was. A goroutine of the manager's keeps it in a file.
+//
 // Not everything of the contract is read yet: the queue is first come, first served
-// (Request.Tenant and Class wait for it), there is no index of caches (Blocks), and
+// (Request.Tenant and Class wait for it), and
 // placement does not count what a request will hold (Bytes, Needs.Left, Load.Ours).
 //
 // # Locks

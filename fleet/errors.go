@@ -59,6 +59,8 @@ const (
 	ReasonBroken       Reason = "broken_output" // the model's output did not have the form asked for
 	ReasonLost         Reason = "lost"          // its node was lost and nobody could go on
 	ReasonStopping     Reason = "stopping"      // the process is ending
+	ReasonAborted      Reason = "aborted"       // an operator ended it
+	ReasonQuarantined  Reason = "quarantined"   // two servers crashed under it
 )
 
 // RequestError says why a request has no answer; the node is not to blame.

@@ -149,15 +149,18 @@ func (l *fakeLink) probed() int {
 type fakeJob struct {
 	delivered []string
 	last      string
-	rigid     bool // it cannot go on once something is delivered
-	anew      bool // it may begin anew
-	repeat    bool // it may be repeated
+	rigid     bool   // it cannot go on once something is delivered
+	anew      bool   // it may begin anew
+	repeat    bool   // it may be repeated
+	grown     Tokens // the prompt's length with what was delivered
+	saw       string // fingerprint of the instance it was last asked for
 	requests  []string
 	take      func(Event) ([]byte, error) // instead of taking
 }
 
 func (j *fakeJob) Request(i Instance) (Assignment, error) {
 	j.requests = append(j.requests, i.Node)
+	j.saw = i.Fingerprint
 	return Assignment{Body: []byte(strings.Join(j.delivered, " "))}, nil
 }
 
@@ -184,7 +187,7 @@ func (j *fakeJob) Needs() (Needs, error) {
 	case j.rigid:
 		return Needs{}, &RequestError{Reason: ReasonLost, Message: "this answer cannot go on elsewhere"}
 	}
-	return Needs{Fingerprint: "f", Features: ContinueContent, Anew: j.anew, Repeat: j.repeat}, nil
+	return Needs{Fingerprint: "f", Features: ContinueContent, Anew: j.anew, Repeat: j.repeat, Prompt: j.grown}, nil
 }
 
 func (j *fakeJob) End(err error) []byte {
@@ -250,8 +253,8 @@ func quietNow(t *testing.T, m *Manager) {
 			}
 		}
 	}
-	if m.sessions != 0 || len(m.waiting) != 0 {
-		t.Errorf("got %d sessions and %d waiting, want none", m.sessions, len(m.waiting))
+	if len(m.live) != 0 || m.queue.len != 0 {
+		t.Errorf("got %d sessions and %d waiting, want none", len(m.live), m.queue.len)
 	}
 }
 

@@ -148,6 +148,10 @@ type Request struct {
 	Tenant  string // who pays with their turn in the queue; empty: nobody in particular
 	Class   int    // 0 to 9, higher goes first
 
+	// Route is the kind of request, in the caller's words: answers to one kind are
+	// expected to be about as long.
+	Route string
+
 	Prompt Tokens // estimated length of the prompt
 	Out    Tokens // expected length of the answer; 0: unknown
 
@@ -158,6 +162,10 @@ type Request struct {
 	// Light: it needs no lane, because no slot of the model server works on it
 	// (tokenize, template). It does not wait for one either.
 	Light bool
+
+	// Mixed: where no instance of the same fingerprint is left, another build of the
+	// model may go on with the answer.
+	Mixed bool
 }
 
 // Needs is what an instance must have to go on with a [Job].

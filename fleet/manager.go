@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"slices"
 	"sync"
@@ -22,18 +23,29 @@ type Manager struct {
 	mu       sync.Mutex
 	nodes    []*node // in the order they were learned
 	applied  []*Applied
-	waiting  []*waiter
-	cursor   int         // of round_robin, over all requests
-	warm     *recentlyOn // where conversations ran last
-	sessions int         // admitted or being admitted, not ended
-	retired  bool        // closes with the last session
+	queue    *queue
+	cursor   int       // of round_robin, over all requests
+	warm     warmth    // what caches are expected to hold
+	warmFile *warmFile // that keeps it; nil: it is not kept
+	endings  endings
+	models   map[string]*modelFigures
+	scratch  scratch
+	live     map[string]*Session // admitted or being admitted, not ended
+	done     []SessionStatus     // the last that ended
+	retired  bool                // closes with the last session
 	closed   bool
+
+	watchers watchers
+	seed     maphash.Seed // of what is shown instead of a tenant
 }
 
 // New makes a manager with no nodes. It does nothing until a policy is applied.
 func New() *Manager {
 	ctx, stop := context.WithCancel(context.Background())
-	return &Manager{ctx: ctx, stop: stop, warm: newRecentlyOn()}
+	return &Manager{
+		ctx: ctx, stop: stop, queue: newQueue(), warm: newWarmth(), models: make(map[string]*modelFigures),
+		live: make(map[string]*Session), seed: maphash.MakeSeed(),
+	}
 }
 
 // Applied is one policy that a manager works by, next to others: those of a
@@ -41,6 +53,7 @@ func New() *Manager {
 type Applied struct {
 	Policy
 	m         *Manager
+	placer    placer
 	nodes     []*node // of the policy, in its order
 	withdrawn bool
 	released  bool
@@ -55,7 +68,7 @@ func (m *Manager) Apply(p Policy) (*Applied, error) {
 	p.defaults()
 	m.applying.Lock()
 	defer m.applying.Unlock()
-	a := &Applied{Policy: p, m: m, nodes: make([]*node, len(p.Nodes))}
+	a := &Applied{Policy: p, m: m, placer: newPlacer(p.Placement), nodes: make([]*node, len(p.Nodes))}
 	if err := m.holdKnown(a); err != nil {
 		return nil, err
 	}
@@ -70,6 +83,7 @@ func (m *Manager) Apply(p Policy) (*Applied, error) {
 		}
 		a.nodes[i] = newNode(spec, link)
 	}
+	m.remember(p.Warm, p.Log)
 	return a, m.enforce(a)
 }
 
@@ -221,7 +235,7 @@ func (m *Manager) dropUnwanted() {
 func (m *Manager) Retire() {
 	m.mu.Lock()
 	m.retired = true
-	idle := m.sessions == 0
+	idle := len(m.live) == 0
 	m.mu.Unlock()
 	if idle {
 		m.Close()
@@ -233,32 +247,11 @@ func (m *Manager) Retire() {
 func (m *Manager) Close() {
 	m.mu.Lock()
 	m.closed = true
-	for _, w := range m.waiting {
-		w.settle(nil, &RequestError{Reason: ReasonStopping, Message: "the server is stopping"})
-	}
-	m.waiting = nil
+	m.queue.each(func(w *waiter) {
+		m.dequeue(w)
+		w.settle(nil, stopping())
+	})
 	m.mu.Unlock()
 	m.stop()
 	m.wg.Wait()
-}
-
-// enter counts a session, so that the manager outlives it.
-func (m *Manager) enter() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
-		return &RequestError{Reason: ReasonStopping, Message: "the server is stopping"}
-	}
-	m.sessions++
-	return nil
-}
-
-func (m *Manager) leave() {
-	m.mu.Lock()
-	m.sessions--
-	last := m.retired && m.sessions == 0
-	m.mu.Unlock()
-	if last {
-		m.Close()
-	}
 }

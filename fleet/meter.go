@@ -1,13 +1,19 @@
 package fleet
 
+import "time"
+
 // meter counts one attempt.
 type meter struct {
 	Timings
-	chunks Tokens // data events, each of one token or more
+	chunks   Tokens   // data events, each of one token or more
+	progress Progress // the last that was told
 }
 
 // saw takes an event and reports whether it is data of the answer.
 func (m *meter) saw(e Event) bool {
+	if e.Progress != nil {
+		m.progress = *e.Progress
+	}
 	if e.Kind != EventData || e.Progress != nil {
 		return false
 	}
@@ -33,18 +39,33 @@ const (
 	enoughPredicted = 16
 )
 
-// learn corrects the instance's speeds by what an answer of ours took: each answer
-// moves them a quarter of the way.
-func (m *Manager) learn(i *instance, t Timings) {
+// learn takes in what an answer of ours took. r is what its client asked for.
+func (m *Manager) learn(c *claim, r *Request, t Timings) {
+	if t == (Timings{}) {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	i := c.instance
+	i.measure(m.specOf(i.node), t)
+	i.tick(time.Now())
+	c.calibrate(t)
+	m.figures(i.Model).learn(r, t)
+	if !c.warm.rest {
+		m.endings.ended(c.warm.id, c.warm.blocks, t.Cached+t.Prompt+t.Predicted)
+	}
+}
+
+// measure corrects the instance's speeds as load_aware reads them: each answer moves
+// them a quarter of the way.
+func (i *instance) measure(spec NodeSpec, t Timings) {
 	if t.Prompt >= enoughPrompt {
 		blend(&i.measured.Prefill, t.PromptPerSecond)
 	}
 	if t.Predicted >= enoughPredicted {
 		blend(&i.measured.Decode, t.PredictedPerSecond)
 	}
-	i.settle(m.specOf(i.node))
+	i.settle(spec)
 }
 
 // blend leaves out what is no speed: servers print absurd ones for tiny answers.

@@ -28,6 +28,7 @@ type node struct {
 	added   time.Time
 	down    *downtime    // nil: nothing is wrong with it, as far as is known
 	told    time.Time    // when an outage was last logged
+	drain   *drain       // nil: it is in service
 	heard   atomic.Int64 // last sign of life, in Unix nanoseconds; needs no lock
 }
 
@@ -46,11 +47,16 @@ type instance struct {
 	Instance          // what the node said, with what the configuration states
 	said     Instance // what the node said
 	node     *node
-	held     int   // lanes we hold
-	sessions int   // sessions placed there and not ended
-	light    int   // light requests that run there
-	gone     bool  // the node does not offer it any more
-	measured Rates // from answers of ours; 0: none yet
+	held     int     // lanes we hold
+	sessions int     // sessions placed there and not ended
+	light    int     // light requests that run there
+	gone     bool    // the node does not offer it any more
+	measured Rates   // from answers of ours; 0: none yet
+	service  float64 // seconds that a lane is held, on average; 0: unknown
+	work     work
+	speed    estimate
+	warm     warmID
+	seed     uint64 // of ties
 }
 
 func newNode(spec NodeSpec, link Link) *node {
@@ -80,6 +86,10 @@ func (i *instance) settle(spec NodeSpec) {
 	i.Context = cmp.Or(spec.Context, i.said.Context)
 	i.Rates.Prefill = cmp.Or(i.measured.Prefill, i.said.Rates.Prefill, spec.Rates.Prefill)
 	i.Rates.Decode = cmp.Or(i.measured.Decode, i.said.Rates.Decode, spec.Rates.Decode)
+	i.speed.start(Rates{
+		Prefill: cmp.Or(i.said.Rates.Prefill, spec.Rates.Prefill),
+		Decode:  cmp.Or(i.said.Rates.Decode, spec.Rates.Decode),
+	})
 }
 
 // busy reports whether a session still counts on the node.
@@ -239,6 +249,7 @@ func (m *Manager) report(n *node, s NodeState) {
 	}
 	for _, said := range s.Instances {
 		i := n.instance(said.Model)
+		m.heardOfCache(i, said)
 		i.said, i.gone = said, false
 		i.settle(spec)
 	}
@@ -255,7 +266,7 @@ func (n *node) instance(model string) *instance {
 			return i
 		}
 	}
-	i := &instance{node: n}
+	i := &instance{node: n, seed: mix(hash(n.name), hash(model))}
 	n.instances = append(n.instances, i)
 	return i
 }
@@ -335,6 +346,7 @@ func (m *Manager) markDown(n *node, err error) {
 	m.mu.Unlock()
 	if tell {
 		log.Warn("node is down", "node", n.name, "cause", string(cause), "error", why)
+		m.tell(Change{Kind: ChangeDown, Node: n.name, Why: string(cause)})
 	}
 }
 
@@ -363,11 +375,13 @@ func (m *Manager) markUp(n *node) {
 	if was != nil {
 		if was.seen {
 			n.lives++
+			m.forgetCaches(n)
 		}
 		m.pump()
 	}
 	m.mu.Unlock()
 	if was != nil && was.told {
+		m.tell(Change{Kind: ChangeUp, Node: n.name})
 		log.Info("node is up", "node", n.name, "down_for", time.Since(was.since).Round(time.Millisecond))
 	}
 }

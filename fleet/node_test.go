@@ -242,8 +242,6 @@ func TestConfigurationStandsAboveTheNodesWord(t *testing.T) {
 }
 
 func TestSpeedsAreLearnedFromAnswers(t *testing.T) {
-	m := New()
-	defer m.Close()
 	i := &instance{node: &node{}}
 	for _, c := range []struct {
 		timings Timings
@@ -254,7 +252,7 @@ func TestSpeedsAreLearnedFromAnswers(t *testing.T) {
 		{Timings{Prompt: 100, PromptPerSecond: 400, Predicted: 100, PredictedPerSecond: 80}, Rates{700, 50}},
 		{Timings{Prompt: 100, PromptPerSecond: 1e300, Predicted: 100, PredictedPerSecond: -1}, Rates{700, 50}},
 	} {
-		m.learn(i, c.timings)
+		i.measure(NodeSpec{}, c.timings)
 		if i.Rates != c.want {
 			t.Errorf("after %+v: got %+v, want %+v", c.timings, i.Rates, c.want)
 		}

@@ -14,6 +14,7 @@ type candidate struct {
 	index    int // of its node, in the order nodes were learned
 	held     int // lanes we hold there
 	sessions int // sessions placed there and not ended
+	warm     int // leading blocks of the prompt that its cache is expected to hold
 }
 
 // shape is what placement knows of a request.

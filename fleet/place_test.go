@@ -203,7 +203,7 @@ func BenchmarkAdmit(b *testing.B) {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			m := New()
 			defer m.Close()
-			a := &Applied{m: m}
+			a := &Applied{m: m, placer: newPlacer(LoadAware)}
 			a.Policy.defaults()
 			for i := range n {
 				x := &node{name: strconv.Itoa(i), index: i, learned: true, wanted: 1}

@@ -11,6 +11,7 @@ type Placement string
 
 // The placements; docs/placement.md has their formulas.
 const (
+	LowestCost  Placement = "lowest_cost"  // the least delay to the request and to those beside it
 	LoadAware   Placement = "load_aware"   // the least estimated time until the answer is whole
 	LeastLoaded Placement = "least_loaded" // the fewest sessions and open generations of ours
 	RoundRobin  Placement = "round_robin"  // in turn
@@ -46,6 +47,15 @@ type Policy struct {
 
 	// Waiting is how many requests may wait. Default: 512.
 	Waiting int
+
+	// DrainTimeout is how long what runs on a drained node may finish there.
+	// Default: 2m.
+	DrainTimeout time.Duration
+	// WaitingBytes is how large their bodies may be together. Default: 256 MiB.
+	WaitingBytes int64
+
+	// Warm says what is remembered of the servers' caches.
+	Warm WarmSpec
 
 	// Log gets what an operator wants to know. Default: nothing is logged.
 	Log *slog.Logger
@@ -94,6 +104,15 @@ func (p *Policy) defaults() {
 	if p.Waiting == 0 {
 		p.Waiting = 512
 	}
+	if p.DrainTimeout == 0 {
+		p.DrainTimeout = 2 * time.Minute
+	}
+	if p.WaitingBytes == 0 {
+		p.WaitingBytes = 256 << 20
+	}
+	if p.Warm.Size == 0 {
+		p.Warm.Size = defaultWarmSize
+	}
 	if p.Log == nil {
 		p.Log = slog.New(slog.DiscardHandler)
 	}
@@ -105,15 +124,18 @@ func (p *Policy) defaults() {
 // Check says what is wrong with a policy, in the words of the configuration.
 func (p *Policy) Check() error {
 	switch p.Placement {
-	case "", LoadAware, LeastLoaded, RoundRobin:
+	case "", LowestCost, LoadAware, LeastLoaded, RoundRobin:
 	default:
-		return fmt.Errorf("unknown policy %q: one of %s, %s, %s", p.Placement, LoadAware, LeastLoaded, RoundRobin)
+		return fmt.Errorf("unknown policy %q: one of %s, %s, %s, %s", p.Placement, LowestCost, LoadAware, LeastLoaded, RoundRobin)
 	}
 	if p.PoolHigh < 0 || p.PoolHigh > 100 {
 		return fmt.Errorf("pool_high is %d: a percentage from 1 to 100", p.PoolHigh)
 	}
-	if p.Retry < 0 || p.Stall < 0 || p.Wait < 0 || p.Attempts < 0 || p.Waiting < 0 {
-		return fmt.Errorf("retry, stall, attempts and the queue's limits cannot be negative")
+	if min(p.Retry, p.Stall, p.Wait, p.DrainTimeout) < 0 || p.Attempts < 0 || p.Waiting < 0 || p.WaitingBytes < 0 {
+		return fmt.Errorf("retry, stall, attempts, drain_timeout and the queue's limits cannot be negative")
+	}
+	if p.Warm.Size < 0 {
+		return fmt.Errorf("warm: size is %d: a number of bytes above 0", p.Warm.Size)
 	}
 	seen := make(map[string]bool)
 	for _, n := range p.Nodes {

@@ -15,6 +15,7 @@ const (
 
 // Record is the account of one request, made when it ends.
 type Record struct {
+	Session string // id of the session
 	Model   string // as served; empty: it was never placed
 	Node    string // that answered last; empty: it was never placed
 	Outcome Outcome
@@ -25,6 +26,7 @@ type Record struct {
 	Took       time.Duration // from admission to the end
 
 	Moves     int    // attempts after the first
+	Mixed     bool   // another build of the model went on with it
 	Generated Tokens // by all nodes
 }
 
@@ -37,9 +39,21 @@ type Observer interface {
 
 	// Generated: a node generated so many tokens for a request of ours.
 	Generated(node, model string, n Tokens)
+
+	// Reused: of a prompt, so many tokens were expected to be in the node's cache,
+	// and so many were.
+	Reused(node, model string, expected, actual Tokens)
+
+	// Refused: a request met a limit of the queue: requests, bytes, or expired, for
+	// it waited too long.
+	Refused(limit string)
 }
 
 type deaf struct{}
 
 func (deaf) Moved(string, string)             {}
 func (deaf) Generated(string, string, Tokens) {}
+
+func (deaf) Refused(string) {}
+
+func (deaf) Reused(string, string, Tokens, Tokens) {}

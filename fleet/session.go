@@ -4,23 +4,43 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// Session is one admitted request. It holds a lane from the start, and through
-// all its moves never more than one.
+// Session is one admitted request. It holds a lane from the start and, but for the
+// moment of a move, never more than one.
 type Session struct {
 	m       *Manager
+	id      string
 	policy  *Applied
 	request Request
 	began   time.Time
 
-	claim     *claim
-	failed    []failure
-	delivered bool // the client got something
-	record    Record
-	once      sync.Once
+	// gate has one place, taken while an event is handed on and while a command is
+	// given: so a command finds the job between two events, and none comes after it.
+	gate chan struct{}
+	task task // guarded by gate; nil before it runs
+
+	phase     atomic.Int32
+	bytes     atomic.Int64 // that the client got
+	events    atomic.Int64 // of which it got something
+	delivered atomic.Bool  // the client got something
+
+	failed []failure // of the goroutine that runs it
+	home   string    // fingerprint that the answer began with, where another went on with it
+
+	// Guarded by the manager's mutex.
+	claim   *claim
+	next    *claim                  // reserved for a move
+	quit    error                   // it is to end with this
+	leave   context.CancelCauseFunc // ends what it does now, for good; nil: it does nothing
+	stop    context.CancelCauseFunc // ends the attempt only; nil: none runs
+	command *command                // not followed yet
+	parked  chan struct{}           // closed to resume; nil: it is not parked
+	tried   time.Time               // when the attempt began
+	ended   bool
+	record  Record
 }
 
 // maxLost is how many nodes may be lost under one request before it ends: a fourth
@@ -30,6 +50,10 @@ const maxLost = 3
 // maxTrying is after how long, besides the policy's wait, no further attempt begins.
 // One that runs is never cut for its length.
 const maxTrying = 10 * time.Minute
+
+func newSession(m *Manager, a *Applied, r Request) *Session {
+	return &Session{m: m, policy: a, request: r, began: time.Now(), gate: make(chan struct{}, 1)}
+}
 
 // Run runs the job to its end. Bytes for the client go to write, which hands them
 // out at once; while write is stuck, nothing is read from the node.
@@ -45,24 +69,38 @@ func (s *Session) Run(ctx context.Context, job Job, write func([]byte) error) er
 	return err
 }
 
-// work is what a session has a node do: a generation or a call.
-type work interface {
+// task is what a session has a node do: a generation or a call.
+type task interface {
 	attempt(ctx context.Context) error // once, on the instance that is held
 	needs() (Needs, error)             // as [Job.Needs]
 }
 
 // carryOn has the work done, on one instance after another, until it is whole.
-func (s *Session) carryOn(ctx context.Context, w work) error {
+func (s *Session) carryOn(outer context.Context, w task) error {
+	ctx, done := s.bind(outer)
+	defer done()
+	s.gate <- struct{}{}
+	s.task = w
+	<-s.gate
 	var said *RequestError // what the last server answered that would not serve
 	lost := 0
-	for try := 1; ; try++ {
-		err := w.attempt(ctx)
-		if ctx.Err() != nil || errors.Is(err, errClientGone) {
+	for try := 1; ; {
+		err := s.once(ctx, w)
+		if ctx.Err() != nil {
+			return cancelled(ctx)
+		}
+		if errors.Is(err, errClientGone) {
 			return &RequestError{Reason: ReasonCancelled, Message: "the client left", Err: err}
 		}
 		needs, hopeless := w.needs()
 		if hopeless == nil && needs.Done {
 			return nil
+		}
+		if o, ok := errors.AsType[*command](err); ok {
+			if err := s.follow(ctx, o, needs); err != nil {
+				return err
+			}
+			continue
 		}
 		n := s.claim.instance.node
 		switch e := verdict(n.name, err).(type) {
@@ -96,6 +134,7 @@ func (s *Session) carryOn(ctx context.Context, w work) error {
 		if try >= s.policy.Attempts || lost >= maxLost || time.Since(s.began) > s.policy.Wait+maxTrying {
 			return s.outOf(said, err)
 		}
+		try++
 		if err := s.move(ctx, needs, said, err); err != nil {
 			return err
 		}
@@ -103,89 +142,23 @@ func (s *Session) carryOn(ctx context.Context, w work) error {
 	}
 }
 
-// errClientGone: a write to the client failed.
-var errClientGone = errors.New("the client does not read any more")
-
-// generation is a job that is run for a client.
-type generation struct {
-	s     *Session
-	job   Job
-	write func([]byte) error
-}
-
-func (g *generation) needs() (Needs, error) { return g.job.Needs() }
-
-func (g *generation) attempt(ctx context.Context) error {
-	s := g.s
-	i := s.claim.state
-	a, err := g.job.Request(i)
-	if err != nil {
+// once makes an attempt that a command may end. What ended it is its error, whatever
+// the link made of that.
+func (s *Session) once(ctx context.Context, w task) error {
+	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	a.Model = i.Model
-	a.Patience = s.patience()
-	var t meter
-	n := s.claim.instance.node
-	err = n.link.Run(ctx, a, func(e Event) error {
-		n.hear()
-		if t.saw(e) && s.record.FirstToken == 0 {
-			s.record.FirstToken = max(1, time.Since(s.began))
-		}
-		return g.pass(e)
-	})
-	s.m.learn(s.claim.instance, t.Timings)
-	if tokens := t.generated(); tokens > 0 {
-		s.record.Generated += tokens
-		s.policy.Observer.Generated(i.Node, i.Model, tokens)
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	if o := s.starts(stop); o != nil {
+		return o
+	}
+	err := w.attempt(ctx)
+	s.stopped()
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
 	}
 	return err
-}
-
-// pass hands on what the client may have of an event.
-func (g *generation) pass(e Event) error {
-	out, err := g.job.Take(e)
-	if err != nil || len(out) == 0 {
-		return err
-	}
-	if err := g.write(out); err != nil {
-		return errors.Join(errClientGone, err)
-	}
-	g.s.delivered = true
-	g.job.Delivered()
-	return nil
-}
-
-// patience is how long the instance that is held may be silent.
-func (s *Session) patience() Patience {
-	return patience(&s.claim.state, s.claim.others, s.request.Prompt, s.policy.Stall, time.Now())
-}
-
-// verdict is what an attempt's error means for the request. A stream that ended
-// without an error and without a whole answer is a node that was lost.
-func verdict(node string, err error) error {
-	if err == nil {
-		return &NodeLost{Node: node, Cause: CauseClosed, Err: errors.New("the stream ended before the answer did")}
-	}
-	if lost, ok := errors.AsType[*NodeLost](err); ok {
-		return lost
-	}
-	if re, ok := errors.AsType[*RequestError](err); ok {
-		return re
-	}
-	return err
-}
-
-// final reports whether a server's answer is the client's answer: it is no matter
-// of that server (what it can do, what room it has, whether it lets us in), or the
-// last server said the same.
-func final(e, before *RequestError) bool {
-	switch e.Reason {
-	case ReasonDeclined, ReasonOverloaded, ReasonNoNode:
-		return false
-	case ReasonTooLong:
-		return e.Len == 0
-	}
-	return !e.Again || before != nil && before.Message == e.Message
 }
 
 // lostNode marks the node down, unless only this one generation failed on it.
@@ -200,12 +173,12 @@ func (s *Session) lostNode(n *node, e *NodeLost) {
 // move gives the lane back and takes one of an instance that can go on.
 func (s *Session) move(ctx context.Context, needs Needs, said *RequestError, last error) error {
 	s.m.giveBack(s.claim)
-	w := &waiter{Request: s.request, needs: needs, policy: s.policy, failed: slices.Clone(s.failed), first: true}
-	w.Deadline = time.Time{} // that was for the beginning
+	s.phase.Store(int32(PhaseQueued))
+	w := s.waiter(needs)
+	w.first = true
 	c, err := s.m.place(ctx, w)
 	if err == nil {
-		s.hold(c)
-		s.record.Moves++
+		s.hold(c, needs)
 		return nil
 	}
 	re, ok := errors.AsType[*RequestError](err)
@@ -218,11 +191,18 @@ func (s *Session) move(ctx context.Context, needs Needs, said *RequestError, las
 	return err
 }
 
+// waiter is the rest of the request, as it looks for a lane.
+func (s *Session) waiter(needs Needs) *waiter {
+	w := &waiter{Request: s.request, needs: needs, policy: s.policy, failed: slices.Clone(s.failed)}
+	w.Deadline = time.Time{} // that was for the beginning
+	return w
+}
+
 // untouched reports whether no node got anything of the request yet, so that it
 // was not lost: there was nobody to give it to.
 func (s *Session) untouched(last error) bool {
 	lost, ok := errors.AsType[*NodeLost](last)
-	return ok && lost.untouched() && len(s.failed) == 0 && !s.delivered
+	return ok && lost.untouched() && len(s.failed) == 0 && !s.delivered.Load()
 }
 
 // outOf is the answer when nobody is left to try: what the last server said, if it
@@ -239,26 +219,43 @@ func (s *Session) outOf(said *RequestError, last error) error {
 	}
 }
 
-// finish hands out the closing bytes.
-func finish(job Job, write func([]byte) error) error {
-	if out := job.End(nil); len(out) > 0 {
-		if err := write(out); err != nil {
-			return &RequestError{Reason: ReasonCancelled, Message: "the client left", Err: err}
-		}
-	}
-	return nil
+// begin takes the first lane.
+func (s *Session) begin(c *claim) {
+	s.m.mu.Lock()
+	s.claim = c
+	s.record.Session, s.record.Node, s.record.Model = s.id, c.state.Node, c.state.Model
+	s.record.Waited = time.Since(s.began)
+	s.phase.Store(int32(PhasePrefill))
+	s.m.mu.Unlock()
+	s.m.tell(Change{Kind: ChangePlaced, Session: s.id, Node: c.state.Node, Model: c.state.Model})
 }
 
-func (s *Session) hold(c *claim) {
+// hold takes the lane that was found for the rest of the request.
+func (s *Session) hold(c *claim, needs Needs) {
+	s.m.mu.Lock()
 	s.claim = c
 	s.record.Node, s.record.Model = c.state.Node, c.state.Model
+	s.record.Moves++
+	if needs.Fingerprint != "" && needs.Fingerprint != c.state.Fingerprint && s.delivered.Load() {
+		s.home, s.record.Mixed = needs.Fingerprint, true
+	}
+	s.m.mu.Unlock()
+	s.m.tell(Change{Kind: ChangeMoved, Session: s.id, Node: c.state.Node, Model: c.state.Model})
 }
 
 // Instance is where the session runs, or ran last.
-func (s *Session) Instance() Instance { return s.claim.state }
+func (s *Session) Instance() Instance {
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	return s.claim.state
+}
 
 // Record is the account of the session so far; whole after Run.
-func (s *Session) Record() Record { return s.record }
+func (s *Session) Record() Record {
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	return s.record
+}
 
 // Close ends a session that was not run. After Run it does nothing.
 func (s *Session) Close() {
@@ -267,14 +264,30 @@ func (s *Session) Close() {
 
 // end gives the lane back, once, and makes the account.
 func (s *Session) end(err error) {
-	s.once.Do(func() {
-		if s.claim != nil {
-			s.m.giveBack(s.claim)
+	s.m.mu.Lock()
+	if s.ended {
+		s.m.mu.Unlock()
+		return
+	}
+	s.ended = true
+	s.stop, s.leave = nil, nil
+	s.phase.Store(int32(PhaseDone))
+	s.record.Took = time.Since(s.began)
+	s.record.Outcome, s.record.Reason = outcome(err, s.delivered.Load())
+	o := s.command
+	s.command = nil
+	held := []*claim{s.claim, s.next}
+	s.m.mu.Unlock()
+	if o != nil {
+		close(o.followed)
+	}
+	for _, c := range held {
+		if c != nil {
+			s.m.giveBack(c)
 		}
-		s.record.Took = time.Since(s.began)
-		s.record.Outcome, s.record.Reason = outcome(err, s.delivered)
-		s.m.leave()
-	})
+	}
+	s.m.tell(Change{Kind: ChangeEnded, Session: s.id, Node: s.record.Node, Model: s.record.Model, Why: string(s.record.Outcome)})
+	s.m.leave(s)
 }
 
 func outcome(err error, delivered bool) (Outcome, Reason) {
@@ -293,15 +306,4 @@ func outcome(err error, delivered bool) (Outcome, Reason) {
 	default:
 		return OutcomeRefused, reason
 	}
-}
-
-// why names the cause or reason of a move.
-func why(err error) string {
-	switch e := verdict("", err).(type) {
-	case *NodeLost:
-		return string(e.Cause)
-	case *RequestError:
-		return string(e.Reason)
-	}
-	return "other"
 }

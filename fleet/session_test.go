@@ -356,7 +356,7 @@ func TestRecordTellsTheWholeStory(t *testing.T) {
 		if err := s.Run(t.Context(), &fakeJob{}, func([]byte) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
-		want := Record{Model: "m", Node: "b", Outcome: OutcomeWhole, FirstToken: 1, Took: 3 * time.Second, Moves: 1, Generated: 9}
+		want := Record{Session: s.ID(), Model: "m", Node: "b", Outcome: OutcomeWhole, FirstToken: 1, Took: 3 * time.Second, Moves: 1, Generated: 9}
 		if got := s.Record(); got != want {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
@@ -368,6 +368,7 @@ func TestRecordTellsTheWholeStory(t *testing.T) {
 
 // listener is an Observer that remembers. Requests of a test come one by one.
 type listener struct {
+	deaf
 	moved     []string
 	generated Tokens
 }

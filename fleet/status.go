@@ -12,6 +12,7 @@ type NodeStatus struct {
 	Address   string           `json:"address,omitempty"`
 	Up        bool             `json:"up"`
 	Down      *DownStatus      `json:"down,omitempty"`
+	Drain     *DrainStatus     `json:"drain,omitempty"` // it takes nothing new
 	LastHeard *time.Time       `json:"last_heard,omitempty"`
 	Instances []InstanceStatus `json:"instances"`
 }
@@ -75,14 +76,14 @@ type Status struct {
 func (m *Manager) Status() Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := Status{Serving: []ModelStatus{}, Nodes: []NodeStatus{}, Waiting: len(m.waiting)}
+	s := Status{Serving: []ModelStatus{}, Nodes: []NodeStatus{}, Waiting: m.queue.len}
 	a := m.inForce()
 	if a == nil {
 		return s
 	}
 	now := time.Now()
 	for _, n := range a.nodes {
-		st := n.status(now)
+		st := m.nodeStatus(n, now)
 		s.Known++
 		if st.Up {
 			s.Up++
@@ -126,7 +127,7 @@ func (s *ModelStatus) add(n *node, i *instance) {
 			s.Aliases = append(s.Aliases, alias)
 		}
 	}
-	if n.up() && (i.State == StateReady || i.State == StateSleeping) {
+	if n.up() && n.drain == nil && (i.State == StateReady || i.State == StateSleeping) {
 		s.Ready++
 		s.Lanes += i.lanes()
 		s.Context = max(s.Context, i.Context)
@@ -136,8 +137,8 @@ func (s *ModelStatus) add(n *node, i *instance) {
 // up: it said once what it offers, and nothing is wrong with it since.
 func (n *node) up() bool { return n.learned && n.down == nil }
 
-func (n *node) status(now time.Time) NodeStatus {
-	s := NodeStatus{Name: n.name, Address: n.address, Up: n.up(), Instances: []InstanceStatus{}}
+func (m *Manager) nodeStatus(n *node, now time.Time) NodeStatus {
+	s := NodeStatus{Name: n.name, Address: n.address, Up: n.up(), Drain: m.drainStatus(n), Instances: []InstanceStatus{}}
 	if d := n.down; d != nil {
 		s.Down = &DownStatus{Since: d.since, Cause: d.cause, Error: d.why, NextProbe: d.nextProbe}
 	}

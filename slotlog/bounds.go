@@ -1,9 +1,6 @@
 package slotlog
 
-import (
-	"time"
-	"unicode/utf8"
-)
+import "unicode/utf8"
 
 // What a log can make a reader remember is bounded, since anybody who can forge a
 // line can choose a port, a number of slots and a name.
@@ -32,7 +29,7 @@ func (p *process) reach() int {
 
 // makeRoom forgets those who were heard longest ago, until the bounds hold. The one
 // that the line in hand speaks of was heard last.
-func (r *era) makeRoom(seq uint64, at time.Time, emit func(Event)) {
+func (r *Reader) makeRoom() {
 	slots := 0
 	for _, p := range r.procs {
 		slots += p.reach()
@@ -45,17 +42,21 @@ func (r *era) makeRoom(seq uint64, at time.Time, emit func(Event)) {
 			}
 		}
 		slots -= oldest.reach()
-		r.forget(oldest, seq, at, emit)
+		r.forget(oldest)
 	}
 }
 
 // forget ends what is known of a process, here and at all who listen.
-func (r *era) forget(p *process, seq uint64, at time.Time, emit func(Event)) {
+func (r *Reader) forget(p *process) {
 	delete(r.procs, p.port)
+	r.unmemo(p)
 	if r.cur == p {
 		r.cur = nil
 	}
-	emit(Event{Kind: KindGone, Seq: seq, Time: at, Port: p.port, Slot: -1, Task: noTask})
+	r.say(about(p, KindGone))
+	if cap(p.slots) <= lanesUnsaid && len(r.spare) < len(r.memo) {
+		r.spare = append(r.spare, p)
+	}
 }
 
 // clipName returns as much of a name as is kept, without half a letter at its end.

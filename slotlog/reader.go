@@ -14,8 +14,8 @@ type Stats struct {
 	// Lines is how many lines ended.
 	Lines uint64 `json:"lines"`
 
-	// Unknown is how many of them have no known shape, or say a figure in words
-	// that no rule knows.
+	// Unknown is how many of them have no known shape, say a figure in words that no
+	// rule knows, or were not believed.
 	Unknown uint64 `json:"unknown"`
 
 	// Framed is how many were taken as being about a slot.
@@ -33,10 +33,16 @@ type Stats struct {
 // concurrent use.
 type Reader struct {
 	maxLine  int
+	coding   coding
 	part     []byte // a line whose end was not fed yet
 	skipping bool   // the rest of the line in part is too long, or unwanted
-	plain    []byte // scratch: a line without its colours
-	event    Event  // scratch: of a framed line; Time is set for each chunk
+
+	emit  func(Event) // of the Feed that runs
+	event Event       // scratch: of a line about a slot; Time is set for each chunk
+	rec   record      // scratch
+
+	texts  [maxNesting + 1][]byte // scratch: what objects held, and lines without colours
+	joined [2][]byte              // parts of lines that a collector cut, by stream
 
 	stats         Stats
 	recent        int // lines of late, halved now and then
@@ -64,7 +70,17 @@ func (r *Reader) Stats() Stats { return r.stats }
 // the reader.
 func (r *Reader) Feed(chunk []byte, at time.Time, emit func(Event)) {
 	r.stats.Bytes += uint64(len(chunk))
-	r.event.Time = at
+	r.event.Time, r.emit = at, emit
+	if r.coding.plain {
+		r.split(chunk)
+	} else {
+		r.coding.decode(chunk, r.split)
+	}
+	r.emit = nil
+}
+
+// split cuts text into lines.
+func (r *Reader) split(chunk []byte) {
 	if len(r.part) > 0 || r.skipping {
 		i := bytes.IndexByte(chunk, '\n')
 		if i < 0 {
@@ -74,7 +90,7 @@ func (r *Reader) Feed(chunk []byte, at time.Time, emit func(Event)) {
 		r.hold(chunk[:i])
 		chunk = chunk[i+1:]
 		if len(r.part) > 0 {
-			r.line(r.part, at, emit)
+			r.line(r.part)
 		}
 		r.part, r.skipping = r.part[:0], false
 	}
@@ -93,7 +109,7 @@ func (r *Reader) Feed(chunk []byte, at time.Time, emit func(Event)) {
 			r.stats.Long++
 			line = line[:r.maxLine]
 		}
-		r.line(line, at, emit)
+		r.line(line)
 	}
 }
 
@@ -120,6 +136,8 @@ func (r *Reader) hold(b []byte) {
 // the next bytes may begin in the middle of a line, which is then skipped.
 func (r *Reader) Cut(inLine bool) {
 	r.part, r.skipping = r.part[:0], inLine
+	r.joined[0], r.joined[1] = r.joined[0][:0], r.joined[1][:0]
+	r.coding.cut(inLine)
 	r.era.cut()
 }
 
@@ -130,118 +148,25 @@ func (r *Reader) Degraded() bool {
 }
 
 // line handles one whole line, without its line feed.
-func (r *Reader) line(b []byte, at time.Time, emit func(Event)) {
+func (r *Reader) line(b []byte) {
 	r.stats.Lines++
 	if r.recent++; r.recent >= 256 {
 		r.recent /= 2
 		r.recentUnknown /= 2
 	}
-	if len(b) > 0 && (b[len(b)-1] == '\r' || b[0] < ' ' || b[0] >= 0x80) {
-		b = trimLine(b)
-	}
-	var h head
-	h.scan(b)
-	if len(h.body) > 0 && h.body[0] == esc || len(b) > 0 && b[0] == esc {
-		r.plain = stripANSI(r.plain[:0], b)
-		h.scan(trimLine(r.plain))
-	}
-	p := r.cur
-	if p == nil || h.port != p.mark {
-		p = r.process(h.port, r.stats.Lines, at, emit)
-	}
-	known := true
-	switch f, msg, framed := scanFrame(h.body); {
-	case h.clocked:
-		r.tick(p, h.clock, r.stats.Lines, at, emit)
-		if framed {
-			known = r.slotLine(p, f, msg, emit)
-		} else {
-			r.ownLine(p, h.body, at, emit)
-		}
-	case framed:
-		known = r.bareFrame() && r.slotLine(p, f, msg, emit)
-	default:
-		known = r.bareLine(p, h.body, at, emit)
-	}
-	if !known {
+	if !r.open(b, wrapping{}) {
 		r.stats.Unknown++
 		r.recentUnknown++
 	}
 }
 
-// slotLine emits what a framed line says, and reports whether its words are known.
-func (r *Reader) slotLine(p *process, f Frame, msg []byte, emit func(Event)) bool {
-	if f.Slot >= p.reach() {
-		return false // spliced or forged
-	}
-	r.stats.Framed++
-	e := &r.event
-	e.Seq, e.Port, e.Slot, e.Task = r.stats.Lines, p.port, f.Slot, f.Task
-	e.Kind, e.HasTokens, e.HasRate = KindFrame, false, false
-	e.Tokens, e.Rate = 0, 0
-	known := e.read(msg)
-	p.header.open = false
-	if f.Slot >= 0 {
-		p.settle(e, msg)
-	}
-	emit(*e)
-	return known
+// say emits an event that is about no slot of its own.
+func (r *Reader) say(e Event) {
+	e.Seq, e.Time = r.stats.Lines, r.event.Time
+	r.emit(e)
 }
 
-// bareLine handles a line without frame and clock: a service line of an era
-// without prefixes, a continuation, or text of others. It reports whether the
-// shape is known.
-func (r *Reader) bareLine(p *process, b []byte, at time.Time, emit func(Event)) bool {
-	if len(b) == 0 {
-		return true
-	}
-	if p.header.open {
-		e := Event{Seq: r.stats.Lines, Time: at, Port: p.port, Slot: p.header.slot, Task: p.header.task}
-		if e.read(b); e.Kind == KindTiming {
-			p.header.open = false
-			p.settle(&e, b)
-			emit(e)
-			return true
-		}
-	}
-	if isContinuation(b) {
-		return true
-	}
-	if r.prefixed {
-		return hasPrefix(b, "cmd_child_to_router:")
-	}
-	return r.ownLine(p, b, at, emit) || isLibraryLine(b)
-}
-
-// ownLine handles a line of the server that is about no slot, and reports whether
-// it is one.
-func (r *Reader) ownLine(p *process, b []byte, at time.Time, emit func(Event)) bool {
-	if msg, ok := scanService(b); ok {
-		r.serviceLine(p, msg, at, emit)
-		return true
-	}
-	if hasPrefix(b, "main: ") {
-		r.mainLine(p, b[len("main: "):], at, emit)
-		return true
-	}
-	return false
-}
-
-// isContinuation reports whether b is a further line of a timing block.
-func isContinuation(b []byte) bool {
-	b = b[skipBlanks(b, 0):]
-	if len(b) == 0 {
-		return false
-	}
-	switch b[0] {
-	case 'p':
-		return hasPrefix(b, "prompt eval time = ")
-	case 'e':
-		return hasPrefix(b, "eval time = ")
-	case 't':
-		return hasPrefix(b, "total time = ")
-	case 'd':
-		return hasPrefix(b, "draft acceptance")
-	}
-	return false
+// about is an event of a process that names no slot.
+func about(p *process, k Kind) Event {
+	return Event{Kind: k, Port: p.port, Slot: -1, Task: noTask}
 }

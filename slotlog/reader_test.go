@@ -189,8 +189,17 @@ func TestOneLineSaysOneThing(t *testing.T) {
 		}
 		return e
 	}
+	as := func(e Event, change func(*Event)) *Event {
+		change(&e)
+		return &e
+	}
 	idle := slot
-	idle.Kind, idle.Task = KindIdle, -1
+	idle.Kind, idle.Task, idle.Own = KindIdle, -1, true
+	running := func(mean float64) func(*Event) { return func(e *Event) { e.Mean, e.HasMean = mean, true } }
+	progress := func(share float32, own bool) func(*Event) {
+		return func(e *Event) { e.Share, e.HasShare, e.Own = share, true, own }
+	}
+	cancel := Event{Kind: KindCancel, Seq: 1, Time: noon, Port: 1, Slot: -1, Task: 2}
 	child := with(KindRelease, 218, 0)
 	child.Port, child.Slot, child.Task = 8081, 0, 533
 	tests := []struct {
@@ -202,19 +211,19 @@ func TestOneLineSaysOneThing(t *testing.T) {
 		{"launch before b7690", frame + "processing task", new(with(KindLaunch, -1, 0)), false},
 		{"release", frame + "stop processing: n_tokens = 4185, truncated = 0", new(with(KindRelease, 4185, 0)), false},
 		{"release before b6890", frame + "stop processing: n_past = 1011, truncated = 0", new(with(KindRelease, 1011, 0)), false},
-		{"running", frame + "n_gen =    663, tg = 110.43 t/s, tg_3s = 109.88 t/s", new(with(KindRunning, 663, 109.88)), false},
-		{"running before b10408", frame + "n_decoded =    663, tg = 110.43 t/s, tg_3s = 109.88 t/s", new(with(KindRunning, 663, 109.88)), false},
-		{"running before b9706", frame + "n_decoded =    663, tg = 110.43 t/s", new(with(KindRunning, 663, 110.43)), false},
+		{"running", frame + "n_gen =    663, tg = 110.43 t/s, tg_3s = 109.88 t/s", as(with(KindRunning, 663, 109.88), running(110.43)), false},
+		{"running before b10408", frame + "n_decoded =    663, tg = 110.43 t/s, tg_3s = 109.88 t/s", as(with(KindRunning, 663, 109.88), running(110.43)), false},
+		{"running before b9706", frame + "n_decoded =    663, tg = 110.43 t/s", as(with(KindRunning, 663, 110.43), running(110.43)), false},
 		{"a third name for the count", frame + "n_new =     12, tg =   9.00 t/s", new(slot), true},
-		{"debug counter", frame + "n_gen = 17, n_remaining = 83, next token:   198 ''", new(slot), false},
+		{"debug counter", frame + "n_gen = 17, n_remaining = 83, next token:   198 ''", new(with(KindStep, 17, 0)), false},
 		{"timing", frame + "       eval time =     697.41 ms /    90 tokens (    7.84 ms per token,   127.62 tokens per second)", new(with(KindTiming, 90, 127.62)), false},
 		{"timing without a finite rate", frame + "       eval time =       0.00 ms /     1 tokens (    0.00 ms per token,      inf tokens per second)", new(with(KindTiming, 1, 0)), false},
 		{"timing with another line in it", frame + "       eval time =     697.41 ms /    90 tokens (    7.84 ms 0.12.345.679 I slot", new(slot), false},
-		{"prefill timing", frame + "prompt eval time =    3912.44 ms /  4096 tokens (    0.96 ms per token,  1046.92 tokens per second)", new(slot), false},
-		{"prefill", frame + "prompt processing, n_tokens =  16385, progress = 0.85, t =  13.94 s / 1175.06 tokens per second", new(with(KindPrompt, 16385, 0)), false},
-		{"prefill before b6890", frame + "prompt processing progress, n_past = 512, n_tokens = 256, progress = 0.572067", new(with(KindPrompt, 512, 0)), false},
+		{"prefill timing", frame + "prompt eval time =    3912.44 ms /  4096 tokens (    0.96 ms per token,  1046.92 tokens per second)", new(with(KindPrefillTiming, 4096, 1046.92)), false},
+		{"prefill", frame + "prompt processing, n_tokens =  16385, progress = 0.85, t =  13.94 s / 1175.06 tokens per second", as(with(KindPrompt, 16385, 0), progress(0.85, true)), false},
+		{"prefill before b6890", frame + "prompt processing progress, n_past = 512, n_tokens = 256, progress = 0.572067", as(with(KindPrompt, 512, 0), progress(0.572067, false)), false},
 		{"pick", "0.12.345.678 I slot get_availabl: id  3 | task -1 | selected slot by LRU, t_last = -1", &idle, false},
-		{"draft tokens", frame + "accepted  3/ 4 draft tokens", new(slot), false},
+		{"draft tokens", frame + "accepted  3/ 4 draft tokens", as(with(KindDraftStep, 3, 0), func(e *Event) { e.Count = 4 }), false},
 		{"router's child, four digits", "[ 8081] 3.24.875.501 I slot      release: id  0 | task 533 | stop processing: n_tokens = 218, truncated = 0", &child, false},
 		{"colours", "\x1b[0m\x1b[34m0.12.345.790\x1b[0m \x1b[32mI \x1b[0mslot launch_slot_: id  3 | task 42 | processing task, is_child = 0", new(with(KindLaunch, -1, 0)), false},
 		{"CRLF", "slot launch_slot_: id  3 | task 42 | processing task\r", new(with(KindLaunch, -1, 0)), false},
@@ -222,10 +231,10 @@ func TestOneLineSaysOneThing(t *testing.T) {
 		{"hole of NULs", "\x00\x00\x00slot launch_slot_: id  3 | task 42 | processing task", new(with(KindLaunch, -1, 0)), false},
 		{"minutes without end", "1621.16.348.559 I slot launch_slot_: id  3 | task 42 | processing task", new(with(KindLaunch, -1, 0)), false},
 		{"queue", "que    start_loop: processing task, id = 12", nil, false},
-		{"service line", "0.00.000.001 W srv          stop: cancel task, id_task = 2", nil, false},
+		{"service line", "0.00.000.001 W srv          stop: cancel task, id_task = 2", &cancel, false},
 		{"library line", "llama_context: n_ctx         = 16384", nil, false},
 		{"model slot", "slot available, loading queued model name=x", nil, true},
-		{"epoch in brackets", "[1706462782] slot launch_slot_: id  3 | task 42 | processing task", nil, true},
+		{"epoch in brackets", "[1706462782] slot launch_slot_: id  3 | task 42 | processing task", new(with(KindLaunch, -1, 0)), false},
 		{"frame of a fork", "slot- 0 launch_slo | task 21 | processing task", nil, true},
 		{"head cut off", "lot launch_slot_: id  3 | task 42 | processing task", nil, true},
 		{"slot id out of reach", "slot launch_slot_: id 99999999 | task 42 | processing task", nil, true},

@@ -82,12 +82,14 @@ func scanRate(b []byte, i int) (rate float64, known bool, next int, ok bool) {
 	if i < len(b) && b[i] == '.' {
 		i++
 		for i < len(b) && isDigit(b[i]) {
-			m = m*10 + int64(b[i]-'0')
+			if whole+places < maxDigits && places < len(tenths)-1 { // more is beyond a float64
+				m = m*10 + int64(b[i]-'0')
+				places++
+			}
 			i++
-			places++
 		}
 	}
-	if whole+places > maxDigits || places >= len(tenths) {
+	if whole > maxDigits {
 		return 0, false, i, false
 	}
 	// One division of two exact numbers: the result is correctly rounded.
@@ -134,13 +136,14 @@ type head struct {
 	port    int   // of a router's child; 0: none printed
 	clock   int64 // microseconds since the process started; valid when clocked
 	clocked bool
+	leveled bool // a level letter, with a clock or alone
 	body    []byte
 }
 
 // scan reads the router's mark and the log prefix; body is what follows. Both
 // are optional, so every line has a head.
 func (h *head) scan(b []byte) {
-	h.port, h.clocked = 0, false
+	h.port, h.clocked, h.leveled = 0, false, false
 	if len(b) > 0 && b[0] == '[' {
 		if port, n := scanPort(b); n > 0 {
 			h.port = port
@@ -157,7 +160,7 @@ func (h *head) scan(b []byte) {
 	if len(b) >= 2 && b[1] == ' ' {
 		switch b[0] {
 		case 'I', 'W', 'E', 'D':
-			b = b[2:]
+			b, h.leveled = b[2:], true
 		}
 	}
 	h.body = b
@@ -271,10 +274,8 @@ func trimLine(b []byte) []byte {
 	for len(b) > 0 && (b[0] == 0 || b[0] == '\r') {
 		b = b[1:]
 	}
-	if len(b) >= 3 && b[0] == 0xef && b[1] == 0xbb && b[2] == 0xbf {
-		b = b[3:]
-	}
-	for len(b) > 0 && b[len(b)-1] == '\r' {
+	b = bytes.TrimPrefix(b, byteOrderMark)
+	for len(b) > 0 && (b[len(b)-1] == '\r' || b[len(b)-1] == 0) {
 		b = b[:len(b)-1]
 	}
 	return b

@@ -27,11 +27,14 @@ type SeedSlot struct {
 // reported, so that each gets its reads once; call it about once a second.
 func (t *Tracker) NeedsSeed(port int, now time.Time, expectedLanes int) bool {
 	p := t.ports[port]
-	if p == nil {
+	if p == nil || !p.server.known {
 		return true
 	}
 	stale, unknown := false, false
 	for _, s := range p.slots {
+		if s == nil {
+			continue
+		}
 		stale = stale || s.stale(now)
 		unknown = unknown || s.state == Unknown
 	}
@@ -57,6 +60,7 @@ func (t *Tracker) NeedsSeed(port int, now time.Time, expectedLanes int) bool {
 // Call it before the request to the server leaves.
 func (t *Tracker) BeginSeed(port int, now time.Time) uint64 {
 	p := t.port(port)
+	p.server.known = true
 	p.seedAttempts++
 	p.lastAttempt = now
 	return t.watermark
@@ -67,6 +71,7 @@ func (t *Tracker) BeginSeed(port int, now time.Time) uint64 {
 // seeded, and neither is a task.
 func (t *Tracker) ApplySeed(port int, watermark uint64, slots []SeedSlot, now time.Time) {
 	p := t.port(port)
+	p.server.known = true
 	p.seeded, p.seedAttempts = true, 0
 	for _, in := range slots {
 		if in.Slot < 0 || in.Slot >= maxLanes {
@@ -89,7 +94,7 @@ func (t *Tracker) ApplySeed(port int, watermark uint64, slots []SeedSlot, now ti
 
 func (p *portState) missesLane(expected int) bool {
 	for i := range expected {
-		if p.slots[i] == nil {
+		if i >= len(p.slots) || p.slots[i] == nil {
 			return true
 		}
 	}

@@ -50,17 +50,22 @@ type Slot struct {
 // not safe for concurrent use.
 type Tracker struct {
 	ports     map[int]*portState
-	watermark uint64 // highest line number seen
-	ledger    int64  // generated tokens that nobody took yet
+	last      *portState // of the port that was spoken of last
+	watermark uint64     // highest line number seen
+	ledger    int64      // generated tokens that nobody took yet
+	records   recordRing
 }
 
 type portState struct {
-	slots        map[int]*slotState
-	heard        uint64 // the watermark when it was spoken of last
+	port         int
+	slots        []*slotState // by id; nil: never seen
+	heard        uint64       // the watermark when it was spoken of last
 	seedAttempts int
 	seeded       bool
 	staleHandled bool
 	lastAttempt  time.Time
+
+	server serverState
 }
 
 type slotState struct {
@@ -76,6 +81,8 @@ type slotState struct {
 	spent     int64 // counted, of the request that was released last
 	lastSeq   uint64
 	updatedAt time.Time
+
+	detail slotDetail
 }
 
 // NewTracker returns a tracker that has seen nothing.
@@ -84,7 +91,8 @@ func NewTracker() *Tracker {
 }
 
 // Observe applies one parsed line, read as the log of builds from b9230 on: no
-// line depends on another. Logs of unknown age belong to a [Reader].
+// line depends on another, and only the words that those print by themselves
+// count. Logs of unknown age belong to a [Reader].
 //
 // What a line can make it remember is bounded as in a Reader: 256 ports, and since
 // no line here says how many slots a server has, 256 of them.
@@ -93,61 +101,70 @@ func (t *Tracker) Observe(l Line) {
 	if l.HasFrame && l.Frame.Slot < lanesUnsaid {
 		e.Port, e.Slot, e.Task = l.Port, l.Frame.Slot, l.Frame.Task
 		e.read([]byte(l.Message))
+		switch e.Kind {
+		case KindIdle, KindLaunch, KindRelease, KindRunning, KindTiming, KindPrompt:
+			if e.Task >= 0 && e.Kind == KindIdle {
+				e.Kind = KindFrame // a pick that shows an old task is of an older build
+			}
+		case KindPrefilled:
+			e.Kind = KindPrompt
+		case KindCleared, KindSlot:
+			if e.Kind = KindFrame; e.Task < 0 {
+				e.Kind = KindIdle
+			}
+		default:
+			e.Kind = KindFrame
+		}
 	}
-	t.Apply(e)
+	t.apply(&e)
 }
 
 // Apply folds one event in. An event without a port changes nothing but the
 // watermark, and neither does one about a slot below 0 or above 4095.
-func (t *Tracker) Apply(e Event) {
+func (t *Tracker) Apply(e Event) { t.apply(&e) }
+
+func (t *Tracker) apply(e *Event) {
 	t.watermark = max(t.watermark, e.Seq)
 	if e.Port == 0 {
 		return
 	}
-	switch e.Kind {
-	case KindModel:
-	case KindGone:
-		delete(t.ports, e.Port)
-	case KindReset:
-		if p := t.ports[e.Port]; p != nil {
-			p.clear()
-		}
-	case KindLanes:
-		t.lanes(e)
-	case KindAllIdle:
-		if p := t.ports[e.Port]; p != nil {
-			for _, s := range p.slots {
-				s.free()
-				s.touch(e)
-			}
-		}
-	case KindStopping:
-		if p := t.ports[e.Port]; p != nil {
-			for _, s := range p.slots {
-				if s.state == Processing {
-					s.free()
-					s.state = Unknown
-					s.touch(e)
-				}
-			}
-		}
-	default:
-		if e.Slot >= 0 && e.Slot < maxLanes {
+	if e.Slot >= 0 {
+		if e.Slot < maxLanes {
 			t.slotEvent(e)
 		}
+		return
 	}
+	if e.Kind == KindGone {
+		if p := t.ports[e.Port]; p != nil {
+			t.forget(p)
+		}
+		return
+	}
+	if e.Kind < KindCancel {
+		return // about a slot, of which the number is no slot's
+	}
+	t.serverEvent(t.port(e.Port), e)
 }
 
-func (t *Tracker) slotEvent(e Event) {
+func (t *Tracker) slotEvent(e *Event) {
 	p := t.port(e.Port)
+	p.server.known = true
 	if e.Kind == KindFrame {
 		return
 	}
 	s := p.slot(e.Slot)
 	switch e.Kind {
-	case KindIdle:
+	case KindIdle, KindSlot:
+		t.lost(p, s, e)
 		s.free()
+	case KindCleared:
+		if s.state == Processing {
+			break
+		}
+		s.free()
+		s.prompt, s.hasPrompt = 0, true
 	case KindLaunch:
+		t.lost(p, s, e)
 		s.free()
 		s.run(e.Task)
 	case KindRelease:
@@ -157,6 +174,7 @@ func (t *Tracker) slotEvent(e Event) {
 		if s.hasTask && s.task != e.Task {
 			spent = 0
 		}
+		t.released(p, s, e)
 		s.free()
 		s.spent = spent
 		if e.HasTokens {
@@ -165,39 +183,41 @@ func (t *Tracker) slotEvent(e Event) {
 	case KindPrompt:
 		s.run(e.Task)
 		s.prompt, s.hasPrompt = e.Tokens, true
+	case KindCached, KindPrefilled:
+		s.holds(e.Task)
+		s.prompt, s.hasPrompt = e.Tokens, true
+	case KindPromptSize, KindEnding, KindDraftStep, KindShift, KindTruncated, KindBusy, KindFailed:
+		s.holds(e.Task)
 	case KindRunning, KindTiming:
 		t.count(s, e)
 		s.run(e.Task)
 		s.tokens, s.hasTokens = e.Tokens, true
 		s.rate, s.hasRate = e.Rate, e.HasRate
+	case KindStep:
+		t.count(s, e)
+		s.run(e.Task)
+		s.tokens, s.hasTokens = e.Tokens, true
+	case KindPrefillTiming, KindDraft:
+		if !e.Own {
+			s.holds(e.Task)
+		}
 	case KindLate:
 		t.ledger += max(0, e.Tokens-s.spent)
 		s.spent = max(s.spent, e.Tokens)
 	}
+	t.detail(p, s, e)
 	s.touch(e)
 }
 
 // count gives the ledger what it does not have of a cumulative reading. A slot
 // that holds no task keeps its count: a seed set it.
-func (t *Tracker) count(s *slotState, e Event) {
+func (t *Tracker) count(s *slotState, e *Event) {
 	if s.hasTask && s.task != e.Task {
 		s.counted = 0
 	}
 	if e.Tokens > s.counted {
 		t.ledger += e.Tokens - s.counted
 		s.counted = e.Tokens
-	}
-}
-
-// lanes begins a port anew with slots that are idle and empty, as they are when
-// the server has just made them.
-func (t *Tracker) lanes(e Event) {
-	p := t.port(e.Port)
-	p.clear()
-	for i := range min(e.Lanes, maxLanes) {
-		s := p.slot(i)
-		s.state, s.hasPrompt = Idle, true
-		s.touch(e)
 	}
 }
 
@@ -212,9 +232,9 @@ func (t *Tracker) TakeGeneratedTokens() int64 {
 // Retain forgets every port that is not listed. The ledger stays: those tokens
 // were generated.
 func (t *Tracker) Retain(ports []int) {
-	for port := range t.ports {
+	for port, p := range t.ports {
 		if !slices.Contains(ports, port) {
-			delete(t.ports, port)
+			t.forget(p)
 		}
 	}
 }
@@ -224,6 +244,11 @@ func (t *Tracker) Retain(ports []int) {
 // running request went with the slots.
 func (t *Tracker) Resync() {
 	for _, p := range t.ports {
+		for id, s := range p.slots {
+			if s != nil {
+				t.settleRecord(p, id, s)
+			}
+		}
 		p.clear()
 	}
 	t.ledger = 0
@@ -239,17 +264,20 @@ func (t *Tracker) Resolve(port int, now time.Time) []Slot {
 	}
 	out := make([]Slot, 0, len(p.slots))
 	for id, s := range p.slots {
-		out = append(out, s.resolve(id, now))
+		if s != nil {
+			out = append(out, s.resolve(id, now))
+		}
 	}
-	slices.SortFunc(out, func(a, b Slot) int { return a.Slot - b.Slot })
 	return out
 }
 
-// Ports returns the ports that are known, rising.
+// Ports returns the ports of which a slot was spoken, rising.
 func (t *Tracker) Ports() []int {
 	out := make([]int, 0, len(t.ports))
-	for port := range t.ports {
-		out = append(out, port)
+	for port, p := range t.ports {
+		if p.server.known {
+			out = append(out, port)
+		}
 	}
 	slices.Sort(out)
 	return out
@@ -258,13 +286,17 @@ func (t *Tracker) Ports() []int {
 // port finds or makes a port. One too many takes the place of the one heard longest
 // ago; below a [Reader], which has the same bound and says KindGone, there is none.
 func (t *Tracker) port(port int) *portState {
-	p := t.ports[port]
-	if p == nil {
-		if len(t.ports) >= maxPorts {
-			delete(t.ports, t.oldest())
+	p := t.last
+	if p == nil || p.port != port {
+		p = t.ports[port]
+		if p == nil {
+			if len(t.ports) >= maxPorts {
+				t.forget(t.ports[t.oldest()])
+			}
+			p = &portState{port: port}
+			t.ports[port] = p
 		}
-		p = &portState{slots: make(map[int]*slotState)}
-		t.ports[port] = p
+		t.last = p
 	}
 	p.heard = t.watermark
 	return p
@@ -281,17 +313,23 @@ func (t *Tracker) oldest() (port int) {
 }
 
 func (p *portState) slot(id int) *slotState {
-	s := p.slots[id]
-	if s == nil {
-		s = &slotState{state: Unknown}
-		p.slots[id] = s
+	if id < len(p.slots) {
+		if s := p.slots[id]; s != nil {
+			return s
+		}
 	}
+	for len(p.slots) <= id {
+		p.slots = append(p.slots, nil)
+	}
+	s := &slotState{state: Unknown}
+	p.slots[id] = s
 	return s
 }
 
 // clear forgets the slots and lets the port be seeded at once.
 func (p *portState) clear() {
 	clear(p.slots)
+	p.slots = p.slots[:0]
 	p.seedAttempts, p.seeded, p.staleHandled, p.lastAttempt = 0, false, false, time.Time{}
 }
 
@@ -306,7 +344,16 @@ func (s *slotState) run(task int) {
 	s.state, s.task, s.hasTask = Processing, task, true
 }
 
-func (s *slotState) touch(e Event) {
+// holds is run for lines that are no readout: when they name another task than the one
+// that ran, nothing of that survives.
+func (s *slotState) holds(task int) {
+	if s.hasTask && s.task != task {
+		s.free()
+	}
+	s.run(task)
+}
+
+func (s *slotState) touch(e *Event) {
 	s.lastSeq, s.updatedAt = e.Seq, e.Time
 }
 

@@ -39,7 +39,7 @@ func (e *exchange) events() []string {
 func captures(t testing.TB) []exchange {
 	t.Helper()
 	var list []exchange
-	for _, file := range []string{"http-0.4.0", "http-0.4.0-thinking-template"} {
+	for _, file := range []string{"http-0.4.0", "http-0.4.0-thinking-template", "http-0.4.0-router"} {
 		f, err := os.Open("testdata/" + file + ".jsonl.gz")
 		if err != nil {
 			t.Fatal(err)

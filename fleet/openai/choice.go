@@ -79,6 +79,7 @@ type sent struct{ content, reasoning []byte }
 type again struct {
 	content, reasoning []byte
 	noReasoning        bool // what follows it is content; the reasoning may be missing
+	came               bool // some of it did
 }
 
 // relay is the state of an answer over all attempts. Whatever has a now and a done
@@ -149,7 +150,7 @@ func (ch *choice) begin(r *relay) {
 	r.size -= ch.wait.size
 	ch.wait, ch.again = waiting{}, again{}
 	if r.repeats {
-		ch.again = again{content: ch.content, reasoning: ch.reasoning}
+		ch.again = again{content: ch.content, reasoning: ch.reasoning, came: true}
 	}
 }
 

@@ -223,6 +223,14 @@ func byReason(r fleet.Reason) *Error {
 		return server(http.StatusBadGateway, "broken_output", "the model's output did not have the form that was asked for; try again")
 	case fleet.ReasonLost:
 		return lostEarly()
+	case fleet.ReasonAborted:
+		e := server(http.StatusServiceUnavailable, "aborted", "the operator of the gateway ended the request")
+		e.ShouldRetry = new(false)
+		return e
+	case fleet.ReasonQuarantined:
+		e := invalid("", "quarantined", "two servers crashed under this request; it is refused for a while")
+		e.Status = http.StatusUnprocessableEntity
+		return e
 	}
 	return server(http.StatusInternalServerError, "internal_error", "the request failed for a reason inside the gateway; its log says more")
 }

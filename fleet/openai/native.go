@@ -181,7 +181,7 @@ func (j *Job) nativeAnswer() []byte {
 func (j *Job) appendNative(b []byte, ch *choice) []byte {
 	r := &j.relay
 	if len(ch.last) == 0 {
-		return j.appendDerived(b, ch)
+		return j.appendDerived(b, ch.content, ch.tokens)
 	}
 	r.edits, r.scratch = r.edits[:0], r.scratch[:0]
 	c := &r.chunk
@@ -203,50 +203,54 @@ func (j *Job) appendNative(b []byte, ch *choice) []byte {
 		r.edits.replace(n.tokens.val, append(append([]byte{'['}, ch.tokens...), ']'))
 	}
 	if n.settings.ok() && c.data[n.settings.val.from] == '{' {
-		r.streamsNot(n.settings.val)
+		j.wholeSettings(n.settings.val)
 	}
 	at := len(b)
-	b = r.edits.apply(b, c.data)
-	if len(ch.logprobs) > 0 {
-		b = append(b[:bytes.LastIndexByte(b, '}')], `,"completion_probabilities":[`...)
-		b = append(append(b, ch.logprobs...), "]}"...)
-	}
+	b = ch.appendProbs(r.edits.apply(b, c.data))
 	if j.doc.given(fieldResponseFields) {
 		return append(b[:at], j.chosenFields(b[at:])...)
 	}
 	return b
 }
 
-// streamsNot corrects the settings, which tell of our own request.
-func (r *relay) streamsNot(at span) {
+// appendProbs puts the probabilities at the end of an account.
+func (ch *choice) appendProbs(b []byte) []byte {
+	if len(ch.logprobs) == 0 {
+		return b
+	}
+	b = append(b[:bytes.LastIndexByte(b, '}')], `,"completion_probabilities":[`...)
+	return append(append(b, ch.logprobs...), "]}"...)
+}
+
+// wholeSettings corrects the settings, which tell of our own request.
+func (j *Job) wholeSettings(at span) {
+	r := &j.relay
 	var buf [64]byte
 	s := scanner{b: r.chunk.data[:at.to], i: at.from}
 	for s.enter('{'); s.more('}'); {
-		is := string(name(s.key().of(s.b), &buf)) == "stream"
-		if v := s.value(); is && v.ok() && s.b[v.from] == 't' {
+		key := string(name(s.key().of(s.b), &buf))
+		v := s.value()
+		if key == "stream" || key == "timings_per_token" && !j.timings {
 			r.edits.replace(v, no)
 		}
 	}
 }
 
-// appendDerived is the answer at the client's limit, whose last node never ended it:
-// what is known of it.
-func (j *Job) appendDerived(b []byte, ch *choice) []byte {
-	b = appendString(append(b, `{"index":0,"content":`...), ch.content)
-	b = append(append(append(b, `,"tokens":[`...), j.idsIfAsked(ch)...), `],"stop":true`...)
+// appendDerived is the end at the client's limit of an answer that no node ended: what
+// is known of it. A whole answer has its text and tokens there.
+func (j *Job) appendDerived(b, text, tokens []byte) []byte {
+	b = appendString(append(b, `{"index":0,"content":`...), text)
+	b = append(b, `,"tokens":[`...)
+	if j.doc.isTrue(fieldReturnTokens) {
+		b = append(b, tokens...)
+	}
+	b = append(b, `],"stop":true`...)
 	if m := j.relay.envelope[envModel]; len(m) > 0 {
 		b = append(append(b, `,"model":`...), m...)
 	}
 	b = strconv.AppendInt(append(b, `,"tokens_predicted":`...), j.relay.tokens(), 10)
 	b = strconv.AppendInt(append(b, `,"tokens_evaluated":`...), int64(j.relay.total().prompt), 10)
 	return append(b, `,"truncated":false,"stop_type":"limit","stopping_word":""}`...)
-}
-
-func (j *Job) idsIfAsked(ch *choice) []byte {
-	if !j.doc.isTrue(fieldReturnTokens) {
-		return nil
-	}
-	return ch.tokens
 }
 
 // chosenFields keeps what response_fields names, as the server would: a path is a

@@ -317,6 +317,7 @@ func (j *Job) holds(c *chunk, ch *choice, p *part) bool {
 func (j *Job) takeText(c *chunk, ch *choice, p *part) (left bool, err error) {
 	r := &j.relay
 	left = !p.says() || p.finish.ok() || p.tools.ok()
+	ch.again.came = ch.again.came || p.says()
 	if hasText(p.reasoning) {
 		text, more, err := j.record(c, p.reasoning, ch.reasoning, &ch.again.reasoning, unless(r.now.sawReasoning, r.sent.reasoning))
 		if err != nil || more && (ch.again.noReasoning || len(ch.again.content) > 0) {
@@ -343,10 +344,16 @@ func (j *Job) takeText(c *chunk, ch *choice, p *part) (left bool, err error) {
 	if p.opens != 0 {
 		r.ids.note(c, p.opens)
 	}
-	if p.finish.ok() && (len(ch.again.content) > 0 || len(ch.again.reasoning) > 0 && !ch.again.noReasoning) {
+	if p.finish.ok() && ch.again.due() {
 		return false, diverged()
 	}
 	return left, nil
+}
+
+// due reports whether an end comes too early. A node that has nothing to add need not
+// give back what it was given.
+func (a *again) due() bool {
+	return a.came && (len(a.content) > 0 || len(a.reasoning) > 0 && !a.noReasoning)
 }
 
 // diverged is about an answer that another node was to repeat and did not.

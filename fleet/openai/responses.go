@@ -133,6 +133,8 @@ func (r *relay) appendReasoningItem(b []byte, ch *choice, whole bool) []byte {
 	return append(b, '}')
 }
 
+// appendTextItem appends the text as an item of the output. The order of its members
+// is that of streams.
 func (r *relay) appendTextItem(b []byte, ch *choice) []byte {
 	b = append(append(b, `{"type":"message","status":"completed","id":`...), r.ids.or(r.ids.text)...)
 	b = appendTextPart(append(b, `,"content":[`...), ch.content)

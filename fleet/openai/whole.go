@@ -245,13 +245,18 @@ func (j *Job) wholeVerbose() []byte {
 		return r.rawVerbose
 	}
 	j.fitNative(c)
+	ch := &r.choices[0]
+	text := ch.content
+	if len(text) == 0 {
+		text = ch.reasoning
+	}
 	var n nativePart
 	n.read(&scanner{b: c.data})
-	r.edits.replace(n.content.val, appendString(nil, r.choices[0].content))
+	r.edits.replace(n.content.val, appendString(nil, text))
 	if n.settings.ok() && c.data[n.settings.val.from] == '{' {
-		r.streamsNot(n.settings.val)
+		j.wholeSettings(n.settings.val)
 	}
-	return r.edits.apply(nil, c.data)
+	return ch.appendProbs(r.edits.apply(nil, c.data))
 }
 
 // appendEnvelope appends members of the envelope that are known.

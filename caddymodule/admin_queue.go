@@ -1,0 +1,11 @@
+package caddymodule
+
+import "net/http"
+
+// showWarm answers GET /fleet/warm.
+func showWarm(s *state, _ *http.Request) (any, error) {
+	if s.apps.last() == nil {
+		return nil, errNoFleet
+	}
+	return s.manager.Warm(), nil
+}

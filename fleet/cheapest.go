@@ -1,0 +1,210 @@
+package fleet
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// cheapest places where the cost is least.
+type cheapest struct{}
+
+const (
+	// nearTie is the factor within which costs are equal: then the conversation
+	// decides, so that it comes back to where it was.
+	nearTie = 1.001
+
+	// A prompt of which less is cached anywhere is cold: it may as well run on the
+	// lane that is free first, and need not be bound before. Cold ones wait like that
+	// for holdMost at the longest, lest warm ones always pass them.
+	cold     = 0.3
+	holdMost = 2 * time.Second
+)
+
+// scratch is memory that decisions use one after the other.
+type scratch struct {
+	drawn []candidate
+	costs []float64
+}
+
+func (cheapest) place(m *Manager, w *waiter, able []candidate, now time.Time) *instance {
+	figures := m.models[able[0].Model]
+	q := query{
+		now:    now,
+		prompt: figures.promptOf(w),
+		out:    figures.outOf(w),
+		key:    tieKey(w),
+	}
+	if q.typical = typicalSpeed(able); q.typical == (speed{}) {
+		return ranked{LoadAware}.place(m, w, able, now)
+	}
+	if len(able) > scoredWhole {
+		if i, ok := m.cheapestOf(w, &q, m.sample(w, &q, able)); ok {
+			return i
+		}
+	}
+	i, _ := m.cheapestOf(w, &q, able)
+	return i
+}
+
+// query is what a decision knows of its request.
+type query struct {
+	now         time.Time
+	prompt, out float64
+	key         uint64
+	typical     speed // of the instances whose speed is known
+}
+
+// cheapestOf scores the candidates. false: none of them has a free lane, so that
+// others should be looked at.
+func (m *Manager) cheapestOf(w *waiter, q *query, able []candidate) (*instance, bool) {
+	s := &m.scratch
+	s.costs = s.costs[:0]
+	least, warmest, free := math.Inf(1), 0.0, false
+	some := slices.ContainsFunc(able, q.fits)
+	for k := range able {
+		if some && !q.fits(able[k]) {
+			s.costs = append(s.costs, math.Inf(1))
+			continue
+		}
+		o := m.outlook(w, q, &able[k])
+		cost := o.cost().Total()
+		s.costs = append(s.costs, cost)
+		least = min(least, cost)
+		warmest = max(warmest, 1-o.unread/o.prompt)
+		free = free || able[k].owner.ours() < able[k].lanes()
+	}
+	best := q.among(able, s.costs, least*nearTie)
+	o := m.outlook(w, q, &able[best])
+	w.share = share{
+		unread: o.unread,
+		kv:     Tokens(o.prompt + o.out),
+	}
+	m.explain(w, q, able, best)
+	if !free && warmest < cold && w.holds(q.now, o.cost().Wait) {
+		return nil, free
+	}
+	return able[best].owner, free
+}
+
+// fits reports whether the context seems large enough. The estimate may be wrong:
+// where none seems so, all are tried.
+func (q *query) fits(x candidate) bool { return x.Context <= 0 || q.prompt <= float64(x.Context) }
+
+// holds reports whether a cold request goes on waiting for any lane.
+func (w *waiter) holds(now time.Time, wait float64) bool {
+	if w.held.IsZero() {
+		w.held = now
+	}
+	w.again = w.held.Add(min(holdMost, seconds(min(wait, most))))
+	return now.Before(w.again)
+}
+
+// outlook is what awaits the request on a candidate.
+func (m *Manager) outlook(w *waiter, q *query, x *candidate) outlook {
+	i := x.owner
+	o := outlook{
+		speed:  i.speed.or(q.typical),
+		lanes:  min(i.lanes(), most),
+		ahead:  i.ahead(q.now),
+		queued: i.work.unread,
+		prompt: q.prompt,
+		unread: q.prompt,
+		out:    q.out,
+		pool:   i.pool(q.now),
+	}
+	if x.warm > 0 {
+		o.unread = max(1, q.prompt-m.has(w, q, x)*m.trust(i))
+	}
+	if i.State != StateReady {
+		o.load = i.loadTime()
+	}
+	return o
+}
+
+// has is how many tokens of the prompt the candidate is expected to have.
+func (m *Manager) has(w *waiter, q *query, x *candidate) float64 {
+	// The last block is not whole: half of it, on average, is text.
+	n := q.prompt * float64(x.warm) / (float64(len(w.blocks)) + 0.5)
+	if len(w.Blocks) > 0 {
+		n = max(n, min(q.prompt, m.endings.length(m.warmID(x.owner), w.blocks[x.warm-1])))
+	}
+	return n
+}
+
+// trust is how much of what is expected of the instance's cache counts. Half of it
+// is found on a good day, too: what one lane of a server reads now, another has to
+// read again. Only who has less than that is trusted less.
+func (m *Manager) trust(i *instance) float64 {
+	return min(1, 2*m.warm.index.confidence(m.warmID(i)))
+}
+
+// ahead is how many requests a new one would share the instance with or wait for:
+// what is ours is certain, the node's word can only add to it.
+func (i *instance) ahead(now time.Time) int {
+	n := i.ours()
+	if l := i.Load; l.fresh(now) {
+		n += min(max(0, l.Active), most) + min(max(0, l.Queued), most) - min(max(0, l.Ours), most)
+	}
+	return min(max(n, i.ours()), most)
+}
+
+// pool is the share of the KV pool that is taken, or will be by what runs there.
+func (i *instance) pool(now time.Time) float64 {
+	total := i.Load.KVTotal
+	switch {
+	case total > 0:
+	case i.Context <= 0:
+		return 0
+	case i.KVUnified:
+		total = i.Context
+	default:
+		total = i.Context * Tokens(min(i.lanes(), most))
+	}
+	used := i.work.kv
+	if i.Load.fresh(now) {
+		used = max(used, i.Load.KVUsed)
+	}
+	return bounded(float64(used)/float64(total), 0, 1)
+}
+
+// or fills in what is not known of the speed.
+func (s speed) or(typical speed) speed {
+	if s.prefill == 0 {
+		s.prefill = typical.prefill
+	}
+	if s.base == 0 {
+		s.base, s.slope = typical.base, typical.slope
+	}
+	return s
+}
+
+// typicalSpeed is the mean of the speeds that are known; zero: none is. Where only
+// reading or only writing is, the other follows from the usual ratio.
+func typicalSpeed(able []candidate) speed {
+	var sum speed
+	var readers, writers float64
+	for k := range able {
+		s := &able[k].owner.speed
+		if s.prefill > 0 {
+			sum.prefill += s.prefill
+			readers++
+		}
+		if s.base > 0 {
+			sum.base += s.base
+			sum.slope += s.slope
+			writers++
+		}
+	}
+	const ratio = nominalPrefill / nominalDecode
+	switch {
+	case readers+writers == 0:
+		return speed{}
+	case readers == 0:
+		return speed{ratio * writers / sum.base, sum.base / writers, sum.slope / writers}
+	case writers == 0:
+		base := ratio * readers / sum.prefill
+		return speed{sum.prefill / readers, base, slopeShare * base}
+	}
+	return speed{sum.prefill / readers, sum.base / writers, sum.slope / writers}
+}

@@ -1,0 +1,218 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// ErrUnknownNode: the policy in force has no node of this name.
+var ErrUnknownNode = errors.New("no node has this name")
+
+// drain is a node that is being taken out of service: it gets nothing new.
+type drain struct {
+	since, until time.Time
+	cancel       context.CancelFunc
+	total        int // sessions it had at the beginning
+	moved, ended int
+	over         bool // nothing of ours runs there any more
+}
+
+// DrainStatus tells how far a drain is.
+type DrainStatus struct {
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until"` // what still runs then is ended
+
+	Left     int  `json:"left"`     // sessions that still run there
+	Moved    int  `json:"moved"`    // that went on elsewhere
+	Finished int  `json:"finished"` // that came to their end there
+	Ended    int  `json:"ended"`    // that were broken off at the end of the time
+	Drained  bool `json:"drained"`  // nothing runs there any more
+}
+
+// Drain takes a node out of service: it gets no new request. What can go on elsewhere
+// exactly moves there as soon as a lane is free; the rest may finish until the policy's
+// DrainTimeout is over. Then what can go on exactly waits for a lane elsewhere, and
+// what cannot ends with an error. It returns at once; a node that is drained already
+// stays so. Error: [ErrUnknownNode].
+func (m *Manager) Drain(name string) (DrainStatus, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	a, n := m.named(name)
+	switch {
+	case n == nil:
+		return DrainStatus{}, fmt.Errorf("%w: %q", ErrUnknownNode, name)
+	case m.closed:
+		return DrainStatus{}, errEnded
+	case n.drain != nil:
+		return *m.drainStatus(n), nil
+	}
+	ctx, cancel := context.WithCancel(m.ctx)
+	now := time.Now()
+	d := &drain{since: now, until: now.Add(a.DrainTimeout), cancel: cancel, total: len(m.on(n))}
+	n.drain = d
+	a.Log.Info("node is drained", "node", n.name, "sessions", d.total, "timeout", a.DrainTimeout)
+	m.tell(Change{Kind: ChangeDraining, Node: n.name})
+	m.wg.Go(func() { m.empty(ctx, n, d) })
+	return *m.drainStatus(n), nil
+}
+
+// Undrain gives a node back to service. One that is not drained stays as it is.
+// Error: [ErrUnknownNode].
+func (m *Manager) Undrain(name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	a, n := m.named(name)
+	if n == nil {
+		return fmt.Errorf("%w: %q", ErrUnknownNode, name)
+	}
+	if n.drain == nil {
+		return nil
+	}
+	n.drain.cancel()
+	n.drain = nil
+	a.Log.Info("node is back in service", "node", n.name)
+	m.tell(Change{Kind: ChangeUndrained, Node: n.name})
+	m.pump()
+	return nil
+}
+
+// Probe asks a node what it offers, now. Its answer, or its silence, counts as any
+// other. Errors: [ErrUnknownNode], or what is wrong with the node.
+func (m *Manager) Probe(ctx context.Context, name string) error {
+	m.mu.Lock()
+	_, n := m.named(name)
+	m.mu.Unlock()
+	if n == nil {
+		return fmt.Errorf("%w: %q", ErrUnknownNode, name)
+	}
+	err := m.call(ctx, n, OpProbe, probeLimit)
+	if err != nil && ctx.Err() == nil {
+		n.nudge()
+	}
+	return err
+}
+
+// named returns a node of the policy in force. Called under the mutex.
+func (m *Manager) named(name string) (*Applied, *node) {
+	a := m.inForce()
+	if a == nil {
+		return nil, nil
+	}
+	for _, n := range a.nodes {
+		if n.name == name {
+			return a, n
+		}
+	}
+	return a, nil
+}
+
+// on returns the sessions that run on a node. Called under the mutex.
+func (m *Manager) on(n *node) []*Session {
+	var list []*Session
+	for _, s := range m.live {
+		if c := s.claim; c != nil && !c.given && c.instance.node == n {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// drainLook is how often a node that is drained is looked at: whether a session that
+// could not leave can do so now.
+const drainLook = 250 * time.Millisecond
+
+// empty moves what runs on the node, until nothing does or the drain is undone.
+func (m *Manager) empty(ctx context.Context, n *node, d *drain) {
+	look := time.NewTicker(drainLook)
+	defer look.Stop()
+	for {
+		late := !time.Now().Before(d.until)
+		m.mu.Lock()
+		list := m.on(n)
+		m.mu.Unlock()
+		for _, s := range list {
+			if ctx.Err() != nil {
+				return
+			}
+			m.moveOff(ctx, s, n, d, late)
+		}
+		if m.isEmpty(n, d) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		}
+	}
+}
+
+// moveOff moves one session away from a node that is drained. If it is late, it has
+// to go: to where a lane is free first, or to its end.
+func (m *Manager) moveOff(ctx context.Context, s *Session, n *node, d *drain, late bool) {
+	at := func(Needs) error {
+		if s.claim.instance.node != n {
+			return ErrWrongState // it left meanwhile
+		}
+		return nil
+	}
+	c, prepare := newCommand(commandMove), func(needs Needs) error {
+		if err := at(needs); err != nil {
+			return err
+		}
+		return s.reserve(needs)
+	}
+	if late {
+		c, prepare = newCommand(commandLeave), at
+	}
+	err := s.give(ctx, c, prepare)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err == nil {
+		d.moved++
+		return
+	}
+	stays := s.ended || s.claim.given || s.claim.instance.node != n
+	if !late || ctx.Err() != nil || stays || s.quit != nil {
+		return
+	}
+	d.ended++
+	s.abort(&RequestError{
+		Reason:  ReasonLost,
+		Message: "its server was taken out of service, and the answer could not go on elsewhere",
+	})
+}
+
+// isEmpty reports whether the drain is over, and says so once.
+func (m *Manager) isEmpty(n *node, d *drain) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n.drain != d {
+		return true // undone
+	}
+	if n.busy() {
+		return false
+	}
+	d.over = true
+	st := m.drainStatus(n)
+	m.logger().Info("node is empty", "node", n.name, "moved", st.Moved, "finished", st.Finished, "ended", st.Ended)
+	m.tell(Change{Kind: ChangeDrained, Node: n.name})
+	return true
+}
+
+// drainStatus returns nil if the node is not drained. Called under the mutex.
+func (m *Manager) drainStatus(n *node) *DrainStatus {
+	d := n.drain
+	if d == nil {
+		return nil
+	}
+	left := len(m.on(n))
+	return &DrainStatus{
+		Since: d.since, Until: d.until,
+		Left: left, Moved: d.moved, Ended: d.ended,
+		Finished: max(0, d.total-d.moved-d.ended-left),
+		Drained:  d.over,
+	}
+}

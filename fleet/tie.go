@@ -1,0 +1,51 @@
+package fleet
+
+// among returns the candidate, of those that cost no more than most, that taught
+// least so far, and of these the one that the key prefers.
+func (q *query) among(able []candidate, costs []float64, most float64) int {
+	best, high := 0, uint64(0)
+	fresh := false
+	for k := range able {
+		if costs[k] > most {
+			continue
+		}
+		i := able[k].owner
+		new := i.speed.answers == 0
+		if fresh && !new {
+			continue
+		}
+		if h := mix(q.key, i.seed) | 1; h > high || new && !fresh {
+			best, high, fresh = k, h, new
+		}
+	}
+	return best
+}
+
+// tieKey is the same for the turns of a conversation. Requests without one spread.
+func tieKey(w *waiter) uint64 {
+	switch {
+	case w.Session != "":
+		return hash(w.Session)
+	case len(w.Blocks) > 0:
+		return w.Blocks[0]
+	default:
+		return uint64(w.cursor)
+	}
+}
+
+// hash is FNV-1a: the same in every process, so that several edges agree.
+func hash(s string) uint64 {
+	h := uint64(0xcbf29ce484222325)
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * 0x100000001b3
+	}
+	return h
+}
+
+// mix makes one well-spread number of two.
+func mix(a, b uint64) uint64 {
+	x := a*0x9e3779b97f4a7c15 ^ b
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}

@@ -1,0 +1,266 @@
+package fleet
+
+import "math/bits"
+
+// pair is a block that an instance is expected to hold. Its hash is cut in two so
+// that a pair needs no padding.
+type pair struct {
+	high, low    uint32
+	next         pairID // with the same block
+	older, newer pairID // of the same instance
+	run          uint32 // that touched it last
+	id           uint16 // of the instance
+	span         uint16 // blocks that it stands for: itself and those since the mark before
+}
+
+// pairID is a pair in the store. The zero value is none.
+type pairID uint32
+
+// maxPairs is how many pairs a pairID can tell apart, with room for the table to
+// be twice as large.
+const maxPairs = 1 << 30
+
+func (x *pair) hash() uint64 { return uint64(x.high)<<32 | uint64(x.low) }
+
+func (x *pair) setHash(h uint64) { x.high, x.low = uint32(h>>32), uint32(h) }
+
+// Of the first 128 blocks of a prompt each is a mark, of the next 128 every second
+// one, of the next 256 every fourth, and so on. A long prompt takes little room and
+// time that way, and where it parts from another is known to 1/64.
+const (
+	eachMarks = 128 // of the first part
+	partMarks = 64  // of each further one
+)
+
+// maxBlocks is how long a prompt is looked at, in blocks.
+const maxBlocks = 1 << 21
+
+// marks is how many marks the first n blocks have.
+func marks(n int) int {
+	if n < eachMarks {
+		return n
+	}
+	part := bits.Len(uint(n) / eachMarks)
+	return eachMarks + (part-1)*partMarks + (n-eachMarks<<(part-1))>>part
+}
+
+// mark returns the block where the j-th mark stands, both counted from 0.
+func mark(j int) int {
+	if j < eachMarks {
+		return j
+	}
+	part, nth := (j-eachMarks)/partMarks, (j-eachMarks)%partMarks
+	return eachMarks<<part + (nth+1)*span(j) - 1
+}
+
+// span is how many blocks the j-th mark is from the one before.
+func span(j int) int {
+	if j < eachMarks {
+		return 1
+	}
+	return 2 << ((j - eachMarks) / partMarks)
+}
+
+// pairStore holds pairs in pages, which never move: growing copies nothing.
+type pairStore struct {
+	pages [][]pair
+	free  pairID // the first of those given back, by next
+	used  int
+	made  pairID // handed out once, given back or not
+}
+
+const pageBits = 12
+
+func (s *pairStore) at(p pairID) *pair { return &s.pages[p>>pageBits][p&(1<<pageBits-1)] }
+
+// take returns a pair that nobody uses.
+func (s *pairStore) take() pairID {
+	s.used++
+	if p := s.free; p != 0 {
+		s.free = s.at(p).next
+		*s.at(p) = pair{}
+		return p
+	}
+	s.made++
+	if int(s.made>>pageBits) >= len(s.pages) {
+		s.pages = append(s.pages, make([]pair, 1<<pageBits))
+	}
+	return s.made
+}
+
+// giveBack makes the pair free.
+func (s *pairStore) giveBack(p pairID) {
+	s.used--
+	s.at(p).next = s.free
+	s.free = p
+}
+
+func (s *pairStore) bytes() int64 { return int64(len(s.pages)) << pageBits * 28 }
+
+// blockTable finds the pairs of a block: open addressing with linear probing. It is
+// made once, as large as the limit needs, so that no request waits for it to grow.
+type blockTable struct {
+	slots []pairID // the first pair of a block
+	shift uint8
+}
+
+// make makes a table for so many blocks.
+func (t *blockTable) make(limit int) {
+	size := bits.Len(uint(limit + limit/2))
+	t.slots, t.shift = make([]pairID, 1<<size), uint8(64-size)
+}
+
+func (t *blockTable) bytes() int64 { return int64(len(t.slots)) * 4 }
+
+// home is the slot where a block belongs. Hashes are mixed once more, for they may
+// come from anywhere.
+func (t *blockTable) home(hash uint64) int { return int(hash * 0x9e3779b97f4a7c15 >> t.shift) }
+
+// slot returns the slot of the block, or the free one where it would be put.
+func (t *blockTable) slot(s *pairStore, hash uint64) int {
+	i := t.home(hash)
+	for t.slots[i] != 0 && s.at(t.slots[i]).hash() != hash {
+		i = (i + 1) & (len(t.slots) - 1)
+	}
+	return i
+}
+
+// first returns the first pair of the block; 0: nobody holds it.
+func (t *blockTable) first(s *pairStore, hash uint64) pairID {
+	if len(t.slots) == 0 {
+		return 0
+	}
+	return t.slots[t.slot(s, hash)]
+}
+
+// add puts a pair, whose hash is set, to those of its block.
+func (t *blockTable) add(s *pairStore, limit int, p pairID) {
+	if len(t.slots) == 0 {
+		t.make(limit)
+	}
+	i := t.slot(s, s.at(p).hash())
+	s.at(p).next = t.slots[i]
+	t.slots[i] = p
+}
+
+// remove takes a pair from those of its block.
+func (t *blockTable) remove(s *pairStore, p pairID) {
+	x := s.at(p)
+	i := t.slot(s, x.hash())
+	if t.slots[i] != p {
+		before := t.slots[i]
+		for s.at(before).next != p {
+			before = s.at(before).next
+		}
+		s.at(before).next = x.next
+		return
+	}
+	if t.slots[i] = x.next; x.next == 0 {
+		t.close(s, i)
+	}
+}
+
+// close moves the blocks that follow a slot that became free, so that they are
+// found without it.
+func (t *blockTable) close(s *pairStore, gap int) {
+	mask := len(t.slots) - 1
+	for i := (gap + 1) & mask; t.slots[i] != 0; i = (i + 1) & mask {
+		home := t.home(s.at(t.slots[i]).hash())
+		if (i-home)&mask >= (i-gap)&mask {
+			t.slots[gap], t.slots[i] = t.slots[i], 0
+			gap = i
+		}
+	}
+}
+
+// pair returns the instance's pair of the block; 0: it does not hold it.
+func (w *warmIndex) pair(id warmID, hash uint64) pairID {
+	p := w.blocks.first(&w.pairs, hash)
+	for p != 0 && warmID(w.pairs.at(p).id) != id {
+		p = w.pairs.at(p).next
+	}
+	return p
+}
+
+// put makes a block the instance's newest, which it does not hold yet.
+func (w *warmIndex) put(id warmID, hash uint64, span int) {
+	w.makeRoom()
+	p := w.pairs.take()
+	x := w.pairs.at(p)
+	x.setHash(hash)
+	x.run, x.id, x.span = w.run, uint16(id), uint16(span)
+	w.blocks.add(&w.pairs, w.limit, p)
+	w.instances[id].held += span
+	w.link(&w.instances[id], p)
+}
+
+// link makes the pair the newest of its instance.
+func (w *warmIndex) link(i *warmInstance, p pairID) {
+	x := w.pairs.at(p)
+	x.older, x.newer = i.newest, 0
+	if i.newest != 0 {
+		w.pairs.at(i.newest).newer = p
+	} else {
+		i.oldest = p
+	}
+	i.newest = p
+}
+
+func (w *warmIndex) unlink(i *warmInstance, p pairID) {
+	x := w.pairs.at(p)
+	if x.newer != 0 {
+		w.pairs.at(x.newer).older = x.older
+	} else {
+		i.newest = x.older
+	}
+	if x.older != 0 {
+		w.pairs.at(x.older).newer = x.newer
+	} else {
+		i.oldest = x.newer
+	}
+}
+
+// drop forgets a pair.
+func (w *warmIndex) drop(p pairID) {
+	x := w.pairs.at(p)
+	i := &w.instances[x.id]
+	i.held -= int(x.span)
+	w.unlink(i, p)
+	w.blocks.remove(&w.pairs, p)
+	w.pairs.giveBack(p)
+}
+
+// makeRoom forgets the oldest blocks of all where the index is full.
+func (w *warmIndex) makeRoom() {
+	if w.pairs.used < w.limit {
+		return
+	}
+	const atOnce = 64 // to look for the oldest instance not for each
+	i := w.longestAgo()
+	for n := 0; n < atOnce && i.held > 0; n++ {
+		w.drop(i.oldest)
+	}
+}
+
+// shrink forgets the oldest blocks of the instance until it holds no more than most.
+func (w *warmIndex) shrink(i *warmInstance, most int) {
+	for i.held > most {
+		w.drop(i.oldest)
+	}
+}
+
+// longestAgo returns the instance whose oldest block was touched longest ago.
+func (w *warmIndex) longestAgo() *warmInstance {
+	var found *warmInstance
+	var age uint32
+	for n := range w.instances {
+		i := &w.instances[n]
+		if i.held == 0 {
+			continue
+		}
+		if a := w.run - w.pairs.at(i.oldest).run; found == nil || a > age {
+			found, age = i, a
+		}
+	}
+	return found
+}
