@@ -28,6 +28,8 @@ func parseHandler(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 //		read_timeout   <duration>
 //		resume         on|before_first_byte|off
 //		session_header <name>
+//		tool_calls     hold|stream
+//		node_headers
 //		mixed
 //	}
 //
@@ -44,6 +46,8 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"read_timeout":   {read: duration(&h.ReadTimeout, "", 0)},
 		"resume":         {read: checked(&h.Resume, checkResume)},
 		"mixed":          {read: flag(&h.Mixed)},
+		"tool_calls":     {read: checked(&h.ToolCalls, checkToolCalls)},
+		"node_headers":   {read: flag(&h.NodeHeaders)},
 		"session_header": {read: checked(&h.SessionHeader, checkHeaderName)},
 	}.parse(d, "fleet")
 }
