@@ -62,7 +62,7 @@ type FleetApp struct {
 // Warm says how it is remembered which server read which prompt.
 type Warm struct {
 	// The most memory in bytes for it; 64 MiB are 1.6 million blocks of 256 bytes.
-	// What was used longest ago is forgotten first. At most 1 TiB.
+	// What was used longest ago is forgotten first. At most 10 GiB.
 	// Default: 67108864 (64 MiB).
 	Size int64 `json:"size,omitempty"`
 
@@ -145,9 +145,6 @@ func (a *FleetApp) check() error {
 	q := a.queue()
 	if a.Buffer < 0 || a.Buffer > maxSize {
 		return fmt.Errorf("buffer %d: want a number of bytes from 1 to %d (1 TiB)", a.Buffer, int64(maxSize))
-	}
-	if a.Warm != nil && (a.Warm.Size < 0 || a.Warm.Size > maxSize) {
-		return fmt.Errorf("warm: size %d: want a number of bytes from 1 to %d (1 TiB)", a.Warm.Size, int64(maxSize))
 	}
 	if q.Bytes < 0 || q.Bytes > maxSize {
 		return fmt.Errorf("queue: bytes %d: want a number of bytes from 1 to %d (1 TiB)", q.Bytes, int64(maxSize))

@@ -168,7 +168,7 @@ func TestBadConfigsAreRefusedWithoutATrace(t *testing.T) {
 		"tls_ca for a socket":   {apps(`{"nodes":[{"name":"a","url":"unix//a","tls_ca":"/a"}]}`, `{}`), "node a: tls_ca is for https"},
 		"negative buffer":       {apps(`{"buffer":-1}`, `{}`), "buffer -1: want a number of bytes"},
 		"huge buffer":           {apps(`{"buffer":1099511627777}`, `{}`), "1099511627776 (1 TiB)"},
-		"huge warm index":       {apps(`{"warm":{"size":1099511627777}}`, `{}`), "1099511627776 (1 TiB)"},
+		"huge warm index":       {apps(`{"warm":{"size":10737418241}}`, `{}`), "10737418240 (10 GiB)"},
 		"huge queue":            {apps(`{"queue":{"bytes":1099511627777}}`, `{}`), "1099511627776 (1 TiB)"},
 		"odd class":             {strings.Replace(huge, "\"max_body\":9223372036854774784", "\"class\":\"high\"", 1), "class high: want a whole number"},
 		"huge max_body":         {huge, ": the most is 1099511627776 (1 TiB)"},
