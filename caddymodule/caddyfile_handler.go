@@ -31,6 +31,8 @@ func parseHandler(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 //		tool_calls     hold|stream
 //		node_headers
 //		mixed
+//		tenant         <name>
+//		class          <number>
 //	}
 //
 // Each option may stand there once, `alias` any number of times.
@@ -49,6 +51,8 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"tool_calls":     {read: checked(&h.ToolCalls, checkToolCalls)},
 		"node_headers":   {read: flag(&h.NodeHeaders)},
 		"session_header": {read: checked(&h.SessionHeader, checkHeaderName)},
+		"tenant":         {read: text(&h.Tenant)},
+		"class":          {read: checked(&h.Class, checkClass)},
 	}.parse(d, "fleet")
 }
 

@@ -85,6 +85,15 @@ type Handler struct {
 	// `X-Slotfleet-Reason` why there is no whole answer. Default: false.
 	NodeHeaders bool `json:"node_headers,omitempty"`
 
+	// Who a request counts for where requests wait: the tenants of a class share what is
+	// served. May have placeholders; what is longer than 255 bytes is cut. Default, and
+	// where it comes out empty: the client's address, of IPv6 its first 64 bits.
+	Tenant string `json:"tenant,omitempty"`
+
+	// The class of requests, a number from 0 to 9: higher ones wait less. May be a
+	// placeholder; where it comes out as anything else, the default holds. Default: 5.
+	Class string `json:"class,omitempty"`
+
 	app    *FleetApp
 	logger *slog.Logger
 }
@@ -164,6 +173,11 @@ func (h *Handler) Validate() error {
 	}
 	if h.SessionHeader != "" {
 		if err := checkHeaderName(h.SessionHeader); err != nil {
+			return err
+		}
+	}
+	if h.Class != "" {
+		if err := checkClass(h.Class); err != nil {
 			return err
 		}
 	}
@@ -282,7 +296,7 @@ func (h *Handler) read(p *reply, r *http.Request, l lease, mem *share) (work, er
 		ContentType:   r.Header.Get("Content-Type"),
 		Header:        r.Header,
 		SessionHeader: h.SessionHeader,
-		Caller:        caller(r),
+		Caller:        h.tenant(r),
 	}
 	var todo work
 	path, _ := openai.PathOf(r.URL.Path)
@@ -302,6 +316,7 @@ func (h *Handler) read(p *reply, r *http.Request, l lease, mem *share) (work, er
 		todo.want.Light = path.Use == openai.UseLightCall
 	}
 	todo.want.Mixed = h.Mixed
+	todo.want.Tenant, todo.want.Class = h.tenant(r), h.class(r)
 	if h.AnyModel && todo.want.Model != "" {
 		models := l.manager.Models(l.Applied)
 		if len(models) < 2 && served(models, todo.want.Model) == "" {
@@ -309,16 +324,6 @@ func (h *Handler) read(p *reply, r *http.Request, l lease, mem *share) (work, er
 		}
 	}
 	return todo, nil
-}
-
-// caller is who is known to ask; empty: nobody was asked who they are.
-func caller(r *http.Request) string {
-	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	if !ok {
-		return ""
-	}
-	id, _ := repl.GetString("http.auth.user.id")
-	return id
 }
 
 // run has the work done by the fleet.
