@@ -17,7 +17,9 @@ import (
 type account struct {
 	fleet.Record
 	began   time.Time
-	asked   string // the model's name as the client said it; never told
+	read    time.Time // the request was here, whole and understood
+	placed  time.Time // it had a lane
+	asked   string    // the model's name as the client said it; never told
 	settled bool
 }
 

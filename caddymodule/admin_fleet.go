@@ -10,6 +10,7 @@ import (
 //
 //	GET /fleet/nodes          how many nodes are up, what is served, each node
 //	GET /fleet/nodes/{name}   one node
+//	GET /fleet/queue          who waits for a lane
 //	GET /fleet/warm           what the servers' caches are expected to hold
 //	GET /fleet/sessions       the requests that run
 //	GET /fleet/sessions/{id}  one request, which may have ended lately
@@ -46,6 +47,7 @@ func (a *fleetAdmin) Routes() []caddy.AdminRoute {
 		{Pattern: "/fleet/events", Handler: caddy.AdminHandlerFunc(a.showEvents)},
 		{Pattern: "/fleet/control/nodes/{name}/{action}", Handler: acting(controlNode)},
 		{Pattern: "/fleet/control/sessions/{id}/{action}", Handler: acting(controlSession)},
+		{Pattern: "/fleet/queue", Handler: reading(showQueue)},
 		{Pattern: "/fleet/warm", Handler: reading(showWarm)},
 	}
 }

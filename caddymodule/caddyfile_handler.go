@@ -28,7 +28,11 @@ func parseHandler(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 //		read_timeout   <duration>
 //		resume         on|before_first_byte|off
 //		session_header <name>
+//		tool_calls     hold|stream
+//		node_headers
 //		mixed
+//		tenant         <name>
+//		class          <number>
 //	}
 //
 // Each option may stand there once, `alias` any number of times.
@@ -44,7 +48,11 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"read_timeout":   {read: duration(&h.ReadTimeout, "", 0)},
 		"resume":         {read: checked(&h.Resume, checkResume)},
 		"mixed":          {read: flag(&h.Mixed)},
+		"tool_calls":     {read: checked(&h.ToolCalls, checkToolCalls)},
+		"node_headers":   {read: flag(&h.NodeHeaders)},
 		"session_header": {read: checked(&h.SessionHeader, checkHeaderName)},
+		"tenant":         {read: text(&h.Tenant)},
+		"class":          {read: checked(&h.Class, checkClass)},
 	}.parse(d, "fleet")
 }
 

@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,12 +20,15 @@ import (
 // to the node that will have answered it soonest; when that one fails, another goes
 // on from what the client has.
 //
-// It serves `/v1/chat/completions` and `/v1/completions`, `/v1/models`,
-// `/v1/models/{id}` and `/v1/health`, all but completions also without `/v1`. Other
-// paths of the API are answered 501, those by which a llama-server is managed 404.
-// Anything else, and every OPTIONS, goes to the next handler.
+// It serves the paths of llama-server, with and without `/v1` as that does: all kinds of
+// generation (chat, completions, Responses, Messages, infill, transcription), embeddings,
+// rerank, tokenize and the like, `/v1/models`, `/v1/models/{id}`, `/props` and
+// `/v1/health`. Paths by which a llama-server is managed are answered 404. Anything
+// else, and every OPTIONS, goes to the next handler.
 //
-// Errors are answered in the form of the OpenAI API, not through error routes.
+// No header of a client goes to a node and none of a node's to a client. Errors are
+// answered in the form of the API that was asked, OpenAI's or Anthropic's, not through
+// error routes.
 //
 // These placeholders are set once a request was answered:
 //
@@ -64,14 +66,33 @@ type Handler struct {
 	Resume string `json:"resume,omitempty"`
 
 	// The header that tells conversations apart, so that the turns of one go where the
-	// earlier ones are cached. Only a hash of it is kept. Default: `X-Session-Id`, and
-	// if that is missing `X-Session-Affinity`.
+	// earlier ones are cached; it comes before all others that are known for that. Only a
+	// hash of it is kept. Default: `X-Session-Id`, `X-Session-Affinity` and those of
+	// coding tools and front ends, then fields of the body.
 	SessionHeader string `json:"session_header,omitempty"`
 
 	// Let another build of the model, with another vocabulary or template, go on with
 	// an answer where no node of the same build is left. The answer is marked `mixed` in
 	// the access log. Default: false.
 	Mixed bool `json:"mixed,omitempty"`
+
+	// What becomes of the parts of a tool call: `hold` keeps them until the answer's
+	// finish, so that a lost node costs nothing, `stream` passes them on at once, and a
+	// loss inside a call ends the answer. Default: `hold`.
+	ToolCalls string `json:"tool_calls,omitempty"`
+
+	// Tell clients in `X-Slotfleet-Node` which node answered and in
+	// `X-Slotfleet-Reason` why there is no whole answer. Default: false.
+	NodeHeaders bool `json:"node_headers,omitempty"`
+
+	// Who a request counts for where requests wait: the tenants of a class share what is
+	// served. May have placeholders; what is longer than 255 bytes is cut. Default, and
+	// where it comes out empty: the client's address, of IPv6 its first 64 bits.
+	Tenant string `json:"tenant,omitempty"`
+
+	// The class of requests, a number from 0 to 9: higher ones wait less. May be a
+	// placeholder; where it comes out as anything else, the default holds. Default: 5.
+	Class string `json:"class,omitempty"`
 
 	app    *FleetApp
 	logger *slog.Logger
@@ -83,14 +104,25 @@ const (
 	defaultReadTimeout = 60 * time.Second
 )
 
-var defaultSessionHeaders = []string{"X-Session-Id", "X-Session-Affinity"}
-
 // resumes are the values of `resume`.
 var resumes = map[string]openai.Resume{
 	"":                  openai.ResumeOn,
 	"on":                openai.ResumeOn,
 	"before_first_byte": openai.ResumeBeforeFirstByte,
 	"off":               openai.ResumeOff,
+}
+
+// The values of `tool_calls`.
+const (
+	toolCallsHold   = "hold"
+	toolCallsStream = "stream"
+)
+
+func checkToolCalls(s string) error {
+	if s != toolCallsHold && s != toolCallsStream {
+		return fmt.Errorf("tool_calls %q: one of %s, %s", s, toolCallsHold, toolCallsStream)
+	}
+	return nil
 }
 
 // CaddyModule returns the Caddy module information.
@@ -134,8 +166,18 @@ func (h *Handler) Validate() error {
 			return err
 		}
 	}
+	if h.ToolCalls != "" {
+		if err := checkToolCalls(h.ToolCalls); err != nil {
+			return err
+		}
+	}
 	if h.SessionHeader != "" {
 		if err := checkHeaderName(h.SessionHeader); err != nil {
+			return err
+		}
+	}
+	if h.Class != "" {
+		if err := checkClass(h.Class); err != nil {
 			return err
 		}
 	}
@@ -174,12 +216,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return nil
 	}
 	switch route {
-	case routeGenerate:
-		h.generate(p, r)
+	case routeServe:
+		h.serve(p, r, h.read)
+	case routeProps:
+		h.serve(p, r, h.askProps)
 	case routeModels, routeModel, routeHealth:
 		h.describe(p, r, route)
-	case routeLater:
-		p.fail(errLater(r.URL.Path))
 	case routeClosed:
 		p.fail(errClosed(r.URL.Path))
 	}
@@ -193,8 +235,18 @@ var errExiting = &fleet.RequestError{
 	RetryAfter: 5 * time.Second,
 }
 
-// generate answers one request for a generation, and accounts for it.
-func (h *Handler) generate(p *reply, r *http.Request) {
+// work is what a client asks a model for: a generation, or a call that is answered
+// whole.
+type work struct {
+	job  *openai.Job
+	call *fleet.Call
+	only func([]byte) ([]byte, error) // what a client may have of a call's answer; nil: all
+
+	want fleet.Request
+}
+
+// serve answers one request for work, and accounts for it.
+func (h *Handler) serve(p *reply, r *http.Request, read func(*reply, *http.Request, lease, *share) (work, error)) {
 	a := account{began: time.Now()}
 	l, err := h.app.lease(r.Context())
 	if err != nil {
@@ -205,51 +257,89 @@ func (h *Handler) generate(p *reply, r *http.Request) {
 	defer a.interrupted(r, l)
 	mem := share{of: &l.run.state.memory, limit: l.run.buffer}
 	defer mem.release()
-	job, err := h.read(p, r, &mem)
+	todo, err := read(p, r, l, &mem)
 	if err != nil {
 		a.unread(err)
 		a.settle(r, l)
 		h.end(p, r, nil, err)
 		return
 	}
-	if err := h.run(p, r, l, job, &a); err != nil {
+	a.read = time.Now()
+	if err := h.run(p, r, l, todo, &a); err != nil {
 		if p.began && a.Outcome == fleet.OutcomeRefused {
 			a.Outcome = fleet.OutcomeBroken // what began was a ping
 		}
 		a.settle(r, l)
-		h.end(p, r, job, err)
+		h.tell(p, &a, false)
+		h.end(p, r, todo.job, err)
 		return
 	}
 	a.publish(r)
+	h.tell(p, &a, true)
 	if p.finish() != nil {
 		a.Outcome, a.Reason = fleet.OutcomeCancelled, fleet.ReasonCancelled
 	}
 	a.settle(r, l)
 }
 
-// read makes a job of the request.
-func (h *Handler) read(p *reply, r *http.Request, mem *share) (*openai.Job, error) {
+// read makes work of the request.
+func (h *Handler) read(p *reply, r *http.Request, l lease, mem *share) (work, error) {
 	body, err := readBody(p, r, h.MaxBody, time.Duration(h.ReadTimeout), mem)
 	if err != nil {
-		return nil, err
+		return work{}, err
 	}
-	return openai.Parse(r.URL.Path, body, openai.Options{Aliases: h.Aliases, Resume: resumes[h.Resume]})
+	o := openai.Options{
+		Aliases:       h.Aliases,
+		Resume:        resumes[h.Resume],
+		StreamTools:   h.ToolCalls == toolCallsStream,
+		BlockKey:      l.manager.BlockKey(),
+		ContentType:   r.Header.Get("Content-Type"),
+		Header:        r.Header,
+		SessionHeader: h.SessionHeader,
+		Caller:        h.tenant(r),
+	}
+	var todo work
+	path, _ := openai.PathOf(r.URL.Path)
+	if path.Use == openai.UseJob {
+		job, err := openai.Parse(r.URL.Path, body, o)
+		if err != nil {
+			return work{}, err
+		}
+		todo = work{job: job, want: job.Want()}
+	} else {
+		call, err := openai.ParseCall(r.URL.Path, body, o)
+		if err != nil {
+			return work{}, err
+		}
+		ask := call.Ask()
+		todo = work{call: &ask, want: call.Want()}
+		todo.want.Light = path.Use == openai.UseLightCall
+	}
+	todo.want.Mixed = h.Mixed
+	todo.want.Tenant, todo.want.Class = h.tenant(r), h.class(r)
+	if h.AnyModel && todo.want.Model != "" {
+		models := l.manager.Models(l.Applied)
+		if len(models) < 2 && served(models, todo.want.Model) == "" {
+			todo.want.Model = "" // the manager takes the only one there is
+		}
+	}
+	return todo, nil
 }
 
-// run has the job done by the fleet.
-func (h *Handler) run(p *reply, r *http.Request, l lease, job *openai.Job, a *account) error {
-	want := h.want(r, l, job)
-	a.asked = want.Model
-	p.contentType = job.ContentType()
-	ctx, out, todo := r.Context(), p.whole, limited(job, h.Resume)
-	if job.Streams() {
+// run has the work done by the fleet.
+func (h *Handler) run(p *reply, r *http.Request, l lease, todo work, a *account) error {
+	a.asked = todo.want.Model
+	ctx := r.Context()
+	if todo.job != nil && todo.job.Streams() {
 		var lost context.CancelFunc
 		ctx, lost = context.WithCancel(ctx)
 		defer lost()
-		out, todo = p.stream, lastWords{todo, p}
 		defer p.ping(l.run.ping, lost)()
 	}
-	s, err := l.manager.Admit(ctx, l.Applied, want)
+	if todo.job != nil {
+		p.contentType = todo.job.ContentType()
+	}
+	s, err := l.manager.Admit(ctx, l.Applied, todo.want)
 	if err != nil {
 		a.unplaced(err)
 		return err
@@ -258,39 +348,30 @@ func (h *Handler) run(p *reply, r *http.Request, l lease, job *openai.Job, a *ac
 		s.Close()
 		a.Record = s.Record()
 	}()
-	return s.Run(ctx, todo, out)
+	a.placed = time.Now()
+	if todo.call != nil {
+		return p.answer(ctx, s, todo)
+	}
+	out, job := p.whole, limited(todo.job, h.Resume)
+	if todo.job.Streams() {
+		record := s.Record()
+		p.setBefore(func(head http.Header) { h.tellPlaced(head, a, record) })
+		out, job = p.stream, lastWords{job, p}
+	}
+	return s.Run(ctx, job, out)
 }
 
-// want is what placement has to know of the request.
-func (h *Handler) want(r *http.Request, l lease, job *openai.Job) fleet.Request {
-	want := job.Want()
-	want.Mixed = h.Mixed
-	if id := h.session(r); id != "" {
-		sum := sha256.Sum256([]byte(want.Model + "\x00" + id))
-		want.Session = string(sum[:16])
+// answer has a call answered.
+func (p *reply) answer(ctx context.Context, s *fleet.Session, todo work) error {
+	got, err := s.Call(ctx, *todo.call)
+	if err != nil {
+		return err
 	}
-	if h.AnyModel && want.Model != "" {
-		models := l.manager.Models(l.Applied)
-		if len(models) < 2 && served(models, want.Model) == "" {
-			want.Model = "" // the manager takes the only one there is
-		}
+	p.contentType, p.body = "application/json", got.Body
+	if todo.only != nil {
+		p.body, err = todo.only(got.Body)
 	}
-	return want
-}
-
-// session returns what the client calls its conversation, as far as it counts.
-func (h *Handler) session(r *http.Request) string {
-	names := defaultSessionHeaders
-	if h.SessionHeader != "" {
-		names = []string{h.SessionHeader}
-	}
-	const longest = 255
-	for _, name := range names {
-		if id := r.Header.Get(name); id != "" {
-			return id[:min(len(id), longest)]
-		}
-	}
-	return ""
+	return err
 }
 
 // end gives the client the end of an answer that failed: an error, or the error end

@@ -23,7 +23,7 @@ func (h *Handler) describe(p *reply, r *http.Request, t route) {
 	}
 	models := l.manager.Models(l.Applied)
 	l.end()
-	models = slices.DeleteFunc(models, func(m fleet.ModelStatus) bool { return m.Ready == 0 })
+	models = slices.DeleteFunc(models, func(m fleet.ModelStatus) bool { return m.State == fleet.StateFailed })
 	switch t {
 	case routeHealth:
 		p.health(len(models) > 0)
@@ -37,12 +37,28 @@ func (h *Handler) describe(p *reply, r *http.Request, t route) {
 
 // modelEntry is a model as the OpenAI API shows it, with llama-server's additions.
 type modelEntry struct {
-	ID      string     `json:"id"`
-	Object  string     `json:"object"`
-	Created int64      `json:"created"`
-	OwnedBy string     `json:"owned_by"`
-	Aliases []string   `json:"aliases,omitempty"`
-	Meta    *modelMeta `json:"meta,omitempty"`
+	ID      string   `json:"id"`
+	Object  string   `json:"object"`
+	Created int64    `json:"created"`
+	OwnedBy string   `json:"owned_by"`
+	Aliases []string `json:"aliases,omitempty"`
+
+	Status modelState `json:"status"`
+	Meta   *modelMeta `json:"meta,omitempty"`
+}
+
+// modelState is llama-server's word, in router mode, for whether a model answers at
+// once: `loaded`, `sleeping`, `loading` or `unloaded`. The latter are loaded by a
+// request.
+type modelState struct {
+	Value string `json:"value"`
+}
+
+func stateWord(s fleet.State) string {
+	if s == fleet.StateReady {
+		return "loaded"
+	}
+	return s.String()
 }
 
 type modelMeta struct {
@@ -63,7 +79,10 @@ func (h *Handler) modelList(models []fleet.ModelStatus) modelList {
 }
 
 func (h *Handler) modelEntry(m fleet.ModelStatus) modelEntry {
-	e := modelEntry{ID: m.Model, Object: "model", Created: started, OwnedBy: "llamacpp", Aliases: slices.Clone(m.Aliases)}
+	e := modelEntry{
+		ID: m.Model, Object: "model", Created: started, OwnedBy: "llamacpp",
+		Aliases: slices.Clone(m.Aliases), Status: modelState{stateWord(m.State)},
+	}
 	for name, model := range h.Aliases {
 		if model == m.Model || slices.Contains(m.Aliases, model) {
 			e.Aliases = append(e.Aliases, name)

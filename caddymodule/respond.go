@@ -21,18 +21,21 @@ type reply struct {
 	rc *http.ResponseController // the writer's own Flusher is hidden below wrappers
 	id string
 
-	contentType string // of an answer that is not an error
-	body        []byte // of a whole answer, until it is complete
+	shape       openai.Shape // of its errors
+	contentType string       // of an answer that is not an error
+	body        []byte       // of a whole answer, until it is complete
 
 	// mu guards the writer and what follows while pings are written.
 	mu     sync.Mutex
 	began  bool      // the client got a status
 	last   time.Time // when something was written to a stream
 	ending bool      // what is written next is the end
+	before func(http.Header)
+	armed  time.Time // when the deadline for writing was set
 }
 
 func newReply(w http.ResponseWriter, r *http.Request) *reply {
-	p := &reply{w: w, rc: http.NewResponseController(w), id: requestID(r)}
+	p := &reply{w: w, rc: http.NewResponseController(w), id: requestID(r), shape: openai.ShapeOf(r.URL.Path)}
 	w.Header().Set("X-Request-Id", p.id)
 	if extra, ok := r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
 		extra.Set(zap.String("request_id", p.id))
@@ -71,14 +74,53 @@ func (p *reply) push(b []byte) error {
 		h.Set("Content-Type", p.contentType)
 		h.Set("Cache-Control", "no-cache")
 		h.Set("X-Accel-Buffering", "no") // nginx in front holds back otherwise
+		if p.before != nil {
+			p.before(h)
+		}
 		p.begin(http.StatusOK)
 	}
+	p.arm()
 	if _, err := p.w.Write(b); err != nil {
 		return err
 	}
 	err := p.rc.Flush()
 	p.last = time.Now()
 	return err
+}
+
+// stuckLimit is how long one write may take: while a client does not read, its lane on
+// the node is held, and nothing is read from there.
+const stuckLimit = 2 * time.Minute
+
+// arm bounds the next write. A deadline that is set for each costs more than it is
+// worth: it stands between half the limit and all of it ahead.
+func (p *reply) arm() {
+	now := time.Now()
+	if now.Sub(p.armed) < stuckLimit/2 {
+		return
+	}
+	p.armed = now
+	_ = p.rc.SetWriteDeadline(now.Add(stuckLimit)) // not every writer has deadlines; those of the server remain
+}
+
+// disarm leaves the connection as it was found.
+func (p *reply) disarm() {
+	if !p.armed.IsZero() {
+		_ = p.rc.SetWriteDeadline(time.Time{})
+	}
+}
+
+// setBefore has f set headers of a stream, should that not have begun.
+func (p *reply) setBefore(f func(http.Header)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.before = f
+}
+
+func (p *reply) begun() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.began
 }
 
 // whole keeps the bytes of a whole answer until finish.
@@ -92,6 +134,7 @@ func (p *reply) finish() error {
 	if !p.began {
 		return p.send(http.StatusOK, p.contentType, p.body)
 	}
+	defer p.disarm()
 	return p.rc.Flush()
 }
 
@@ -100,7 +143,7 @@ func (p *reply) fail(e *openai.Error) {
 	for name, value := range e.Headers() {
 		p.w.Header().Set(name, value)
 	}
-	_ = p.send(e.Status, "application/json", e.Body()) // nobody is there to hear of an error
+	_ = p.send(e.Status, "application/json", e.BodyIn(p.shape)) // nobody is there to hear of an error
 }
 
 // send answers with a body that is complete. The flush is the last thing done to an
@@ -111,6 +154,8 @@ func (p *reply) send(status int, contentType string, body []byte) error {
 	h.Set("Content-Type", contentType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	p.begin(status)
+	p.arm()
+	defer p.disarm()
 	if _, err := p.w.Write(body); err != nil {
 		return err
 	}

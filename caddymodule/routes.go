@@ -13,25 +13,19 @@ import (
 type route int
 
 const (
-	routeNone     route = iota // not ours
-	routeGenerate              // for a model
-	routeModels                // the list of models
-	routeModel                 // one of them
+	routeNone   route = iota // not ours
+	routeServe               // work of a model: one of openai.Paths
+	routeModels              // the list of models
+	routeModel               // one of them
 	routeHealth
-	routeLater  // of the API, and not served yet
+	routeProps  // of one node
 	routeClosed // manages a single llama-server, which a fleet is not
 )
 
-// Paths of llama-server, without /v1.
-var (
-	laterPaths = []string{
-		"/completion", "/completions", "/embedding", "/embeddings", "/rerank", "/reranking",
-		"/responses", "/responses/input_tokens", "/chat/completions/input_tokens",
-		"/messages", "/messages/count_tokens", "/audio/transcriptions",
-		"/tokenize", "/detokenize", "/apply-template", "/infill",
-	}
-	closedPaths = []string{"/slots", "/metrics", "/lora-adapters", "/tools", "/cors-proxy", "/stream", "/streams"}
-)
+// closedPaths of llama-server, without /v1, with what is below them.
+var closedPaths = []string{
+	"/slots", "/metrics", "/lora-adapters", "/tools", "/cors-proxy", "/stream", "/streams", "/chat/completions/control",
+}
 
 // routeOf tells whose a request is. Paths are llama-server's: most of them stand
 // with and without /v1.
@@ -39,8 +33,8 @@ func routeOf(method, path string) route {
 	if method == http.MethodOptions {
 		return routeNone
 	}
-	if openai.Serves(path) {
-		return routeGenerate
+	if _, ok := openai.PathOf(path); ok {
+		return routeServe
 	}
 	bare := path
 	if rest, ok := strings.CutPrefix(path, "/v1/"); ok {
@@ -57,13 +51,11 @@ func routeOf(method, path string) route {
 		return routeClosed
 	case bare == "/health":
 		return routeHealth
-	case bare == "/props":
+	case path == "/props":
 		if reads {
-			return routeLater
+			return routeProps
 		}
 		return routeClosed
-	case slices.Contains(laterPaths, bare):
-		return routeLater
 	case slices.ContainsFunc(closedPaths, func(p string) bool { return under(bare, p) }):
 		return routeClosed
 	}
@@ -78,9 +70,9 @@ func under(path, folder string) bool {
 // allows lists the methods of a route as an Allow header does; empty: any.
 func (t route) allows() string {
 	switch t {
-	case routeGenerate:
+	case routeServe:
 		return "POST"
-	case routeModels, routeModel, routeHealth:
+	case routeModels, routeModel, routeHealth, routeProps:
 		return "GET, HEAD"
 	}
 	return ""
@@ -102,10 +94,6 @@ func refuse(status int, code, message string) *openai.Error {
 func errMethod(method, allow string) *openai.Error {
 	return refuse(http.StatusMethodNotAllowed, "method_not_allowed",
 		fmt.Sprintf("%s is not possible here: use %s", shown(method), allow))
-}
-
-func errLater(path string) *openai.Error {
-	return refuse(http.StatusNotImplemented, "not_supported", shown(path)+" is not served yet by this gateway")
 }
 
 func errClosed(path string) *openai.Error {

@@ -209,54 +209,6 @@ func TestRequestIDs(t *testing.T) {
 	}
 }
 
-func TestSessionsStayWhereTheyWere(t *testing.T) {
-	h := &Handler{}
-	session := func(h *Handler, headers ...string) string {
-		r, _ := http.NewRequest(http.MethodPost, "http://x/", nil)
-		for i := 0; i < len(headers); i += 2 {
-			r.Header.Set(headers[i], headers[i+1])
-		}
-		return h.session(r)
-	}
-	long := strings.Repeat("s", 300)
-	for _, c := range []struct {
-		got, want string
-	}{
-		{session(h), ""},
-		{session(h, "x-session-affinity", "b"), "b"},
-		{session(h, "X-Session-Id", "a", "x-session-affinity", "b"), "a"},
-		{session(h, "X-Session-Id", long), long[:255]},
-		{session(&Handler{SessionHeader: "X-Chat"}, "X-Session-Id", "a"), ""},
-		{session(&Handler{SessionHeader: "X-Chat"}, "X-Chat", "c"), "c"},
-	} {
-		if c.got != c.want {
-			t.Errorf("got %q, want %q", c.got, c.want)
-		}
-	}
-
-	sims := []*llamasim.Server{startSim(t, llamasim.Options{Model: "m"}), startSim(t, llamasim.Options{Model: "m"}), startSim(t, llamasim.Options{Model: "m"})}
-	e := startEdge(t, nodes("", sims...), "fleet")
-	e.ready()
-	await(t, "all nodes to be up", func() bool { return strings.Count(e.get(e.Admin+"/fleet/nodes").Body, `"up":true`) == 3 })
-	for range 9 {
-		r := e.request(context.Background(), "/v1/chat/completions", strings.NewReader(chatBody("m", "hi", 3, false)))
-		r.Header.Set("X-Session-Id", "conversation")
-		if a := e.do(r); a.Status != http.StatusOK {
-			t.Fatalf("got %d %s %v", a.Status, a.Body, a.Err)
-		}
-	}
-	used := 0
-	for _, s := range sims {
-		if s.Stats().Requests > 0 {
-			used++
-		}
-	}
-	if used != 1 {
-		t.Errorf("one conversation ran on %d nodes, want 1", used)
-	}
-}
-
-// TestRequestWaitsForStart: Caddy may open the site before our app started.
 func TestRequestWaitsForStart(t *testing.T) {
 	ctx, cancel := caddy.NewContext(caddy.Context{Context: context.Background()})
 	defer cancel()

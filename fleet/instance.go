@@ -95,7 +95,15 @@ type Instance struct {
 	Load  Load
 	Rates Rates
 
-	// Port is that of the router's child that serves the model; 0: no router.
+	// Leaving is how many generations we gave up there that the node has not ended yet:
+	// they still have their lanes.
+	Leaving int
+
+	// Routed: the node serves it next to other models and goes by the name of the model
+	// that a request asks for.
+	Routed bool
+
+	// Port is that of the router's child that serves the model; 0: none, or no router.
 	Port int
 }
 

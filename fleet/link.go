@@ -64,6 +64,10 @@ type Assignment struct {
 	// Model is the instance's model. The manager sets it.
 	Model string
 
+	// Unload names another model of the node that has to go first, because all of its
+	// places are taken. The manager sets it.
+	Unload string
+
 	// Patience bounds silence. The manager sets it.
 	Patience Patience
 }
@@ -134,6 +138,9 @@ type Call struct {
 	// Model is the instance's model. The manager sets it.
 	Model string
 
+	// Unload names another model of the node that has to go first. The manager sets it.
+	Unload string
+
 	// Patience bounds silence. The manager sets it.
 	Patience Patience
 }
@@ -148,6 +155,12 @@ type Reply struct {
 // NodeState is all that a node offers and carries.
 type NodeState struct {
 	Instances []Instance
+
+	// Places is how many instances the node can have loaded at once; 0: no limit.
+	Places int
+
+	// Loads: a request for an instance that is not loaded has the node load it.
+	Loads bool
 
 	// Down is why the node cannot be used, where the link itself noticed that.
 	Down error

@@ -56,6 +56,7 @@ type LoadStatus struct {
 type ModelStatus struct {
 	Model   string   `json:"model"`
 	Aliases []string `json:"aliases,omitempty"`
+	State   State    `json:"state"`             // the best of those that are up; failed: none is
 	Context Tokens   `json:"context,omitempty"` // the widest that is up
 	Nodes   int      `json:"nodes"`             // that offer it
 	Ready   int      `json:"ready"`             // of these, up and ready
@@ -111,7 +112,7 @@ func models(nodes []*node) []ModelStatus {
 			at := slices.IndexFunc(list, func(m ModelStatus) bool { return m.Model == i.Model })
 			if at < 0 {
 				at = len(list)
-				list = append(list, ModelStatus{Model: i.Model})
+				list = append(list, ModelStatus{Model: i.Model, State: StateFailed})
 			}
 			list[at].add(n, i)
 		}
@@ -127,11 +128,24 @@ func (s *ModelStatus) add(n *node, i *instance) {
 			s.Aliases = append(s.Aliases, alias)
 		}
 	}
+	if n.up() && n.drain == nil {
+		s.State = better(s.State, i.State)
+	}
 	if n.up() && n.drain == nil && (i.State == StateReady || i.State == StateSleeping) {
 		s.Ready++
 		s.Lanes += i.lanes()
 		s.Context = max(s.Context, i.Context)
 	}
+}
+
+// better returns the state in which a request is answered sooner.
+func better(a, b State) State {
+	for _, s := range []State{StateReady, StateSleeping, StateLoading, StateUnloaded} {
+		if a == s || b == s {
+			return s
+		}
+	}
+	return StateFailed
 }
 
 // up: it said once what it offers, and nothing is wrong with it since.

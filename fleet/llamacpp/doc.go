@@ -2,11 +2,15 @@
 // [Link] is a [fleet.Link].
 //
 // [New] takes the address, the key and, where it can be read, the log of the
-// server. [Link.Watch] asks the server once what it is (model, lanes, context,
-// what it can go on with) and from then on tells what its log shows it carries;
-// nothing is polled. [Link.Call] with [fleet.OpProbe] asks again. A sleeping
-// server is never woken by a question: only paths known to let it sleep are asked
-// until it is awake.
+// server. A probe ([Link.Call] with [fleet.OpProbe]) asks what the server is: learn.go
+// (model, lanes, context, fingerprint), features.go (what it can go on with, by having
+// it render prompts) and, for a llama-server in router mode, router.go: one instance
+// for each model, whether it is loaded or not. [Link.Watch] tells that, and from then on
+// what the log shows that each instance carries; nothing is polled, a router tells of
+// its models by itself. A sleeping server is never woken by a question, nor a model
+// loaded: only paths known to leave them alone are asked until they are awake. Only a
+// client's request ([Link.Run], or [fleet.OpAsk] for what is answered whole) wakes or
+// loads.
 //
 // [Link.Run] posts one generation and hands on its events. The bytes of the
 // stream go from the connection into an sseReader, which finds the events and
@@ -33,10 +37,11 @@
 // model or whatever stands between may have written: of a text that is not known
 // they tell the length.
 //
+// A generation whose caller leaves is given up as parting.go says: our half of the
+// connection is closed, and what the server does not end at once counts as
+// [fleet.Instance.Leaving] until it does.
+//
 // No header of a client reaches the server and none of the server's reaches
 // anybody; redirects are not followed, proxies of the environment not used, and
 // the key goes to the one address it was configured for.
-//
-// Router mode (several models behind one llama-server) is not supported yet and
-// reported as such.
 package llamacpp

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 
@@ -21,11 +22,26 @@ import (
 // fingerprint new.
 const fingerprintText = "The 3 quick foxes' den: 1234567.89\n\t  naïve Straße, Ωμέγα Жизнь שלום مرحبا नमस्ते 日本語 한국어 🦊👩🏽‍🚀 <|im_end|> {\"k\":[1, -2e3]}"
 
-// Texts that stand at the end of a rendered prompt if the server goes on from them.
-const (
-	contentProbe   = "PROBE"
-	reasoningProbe = "RPROBE"
-)
+// offer is what a server was learned to offer.
+type offer struct {
+	instances []fleet.Instance
+	router    bool
+	places    int  // of a router: how many models it has loaded at once; 0: no limit
+	loads     bool // a router loads what a request asks for
+}
+
+// find returns the instance of a model; nil: there is none.
+func (o *offer) find(model string) *fleet.Instance {
+	if o == nil {
+		return nil
+	}
+	for i := range o.instances {
+		if o.instances[i].Model == model {
+			return &o.instances[i]
+		}
+	}
+	return nil
+}
 
 // probe asks the server what it is and tells every Watch.
 func (l *Link) probe(ctx context.Context) error {
@@ -36,29 +52,38 @@ func (l *Link) probe(ctx context.Context) error {
 	}
 	defer func() { <-l.learn }()
 	l.mu.Lock()
-	before := l.instance
+	before := l.offer
 	l.mu.Unlock()
-	i, err := l.identify(ctx, before)
+	o, err := l.identify(ctx, before)
 	if err != nil {
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.instance = i
-	for w := range l.watchers {
-		signal(w.learned)
-	}
+	l.offer = o
+	l.tellAll()
 	return nil
 }
 
-// woke has a server that slept until now learned again: what could not be asked
-// then can be now.
-func (l *Link) woke() {
+// woke has a server learned again that slept, or had not loaded the model, until now:
+// what could not be asked then can be now.
+func (l *Link) woke(model string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.instance == nil || l.instance.State != fleet.StateSleeping {
+	if l.offer == nil {
 		return
 	}
+	i := l.offer.find(model)
+	if !l.offer.router {
+		i = &l.offer.instances[0]
+	}
+	if i != nil && i.State != fleet.StateReady {
+		l.recheck()
+	}
+}
+
+// recheck has what was learned looked at again. mu is held.
+func (l *Link) recheck() {
 	for w := range l.watchers {
 		signal(w.woken)
 	}
@@ -73,7 +98,7 @@ func signal(c chan<- struct{}) {
 
 // identify returns what the server says it is. A sleeping server is asked only for
 // /v1/models and /props, which let it sleep; the rest is as it was before.
-func (l *Link) identify(ctx context.Context, before *fleet.Instance) (*fleet.Instance, error) {
+func (l *Link) identify(ctx context.Context, before *offer) (*offer, error) {
 	models, err := l.get(ctx, "/v1/models")
 	if err != nil {
 		return nil, err
@@ -83,10 +108,7 @@ func (l *Link) identify(ctx context.Context, before *fleet.Instance) (*fleet.Ins
 		return nil, err
 	}
 	if text(props["role"]) == "router" {
-		e := declined("the model server cannot be used", nil)
-		e.Err = fmt.Errorf("node %s is a llama-server in router mode, which is not supported yet: "+
-			"start it with a model (-m), or give the address of a server that has one", l.name)
-		return nil, e
+		return l.identifyRouter(ctx, models, props, before)
 	}
 	i, meta := readModel(models, props)
 	if i.Model == "" {
@@ -94,16 +116,37 @@ func (l *Link) identify(ctx context.Context, before *fleet.Instance) (*fleet.Ins
 	}
 	if flag(props["is_sleeping"]) {
 		i.State = fleet.StateSleeping
-		if before != nil && before.Model == i.Model {
+		if before := before.find(i.Model); before != nil {
 			i.Fingerprint, i.Features = before.Fingerprint, before.Features
 		}
-		return i, nil
-	}
-	if i.Fingerprint, err = l.fingerprint(ctx, meta, props); err != nil {
+	} else if err := l.deepen(ctx, target{link: l}, i, meta, props); err != nil {
 		return nil, err
 	}
-	i.Features, err = l.features(ctx)
-	return i, err
+	return &offer{instances: []fleet.Instance{*i}}, nil
+}
+
+// deepen asks what can be asked of an instance that is awake.
+func (l *Link) deepen(ctx context.Context, t target, i *fleet.Instance, meta, props map[string]json.RawMessage) (err error) {
+	if i.Fingerprint, err = t.fingerprint(ctx, meta, props); err != nil {
+		return err
+	}
+	i.Features, err = t.features(ctx, props)
+	return err
+}
+
+// target is the server of one model: a llama-server, or what a router has behind it.
+type target struct {
+	link  *Link
+	model string // that a router is told; empty: no router
+}
+
+// path returns where to ask. A router that has the model not loaded is not to load it
+// for a question of ours.
+func (t target) path(path string) string {
+	if t.model == "" {
+		return path
+	}
+	return path + "?autoload=false&model=" + url.QueryEscape(t.model)
 }
 
 // readModel takes the instance out of the answers. What they do not say stays zero.
@@ -145,10 +188,10 @@ func publicName(id string) string {
 
 // fingerprint is equal for servers that can go on with each other's answers. It is
 // empty where a part of it cannot be known.
-func (l *Link) fingerprint(ctx context.Context, meta, props map[string]json.RawMessage) (string, error) {
+func (t target) fingerprint(ctx context.Context, meta, props map[string]json.RawMessage) (string, error) {
 	vocabulary, parameters := figure(meta["n_vocab"]), figure(meta["n_params"])
 	template, known := props["chat_template"]
-	a, err := l.post(ctx, "/tokenize", map[string]any{"content": fingerprintText, "add_special": true})
+	a, err := t.post(ctx, "/tokenize", map[string]any{"content": fingerprintText, "add_special": true})
 	if err != nil {
 		return "", err
 	}
@@ -173,48 +216,6 @@ func (l *Link) fingerprint(ctx context.Context, meta, props map[string]json.RawM
 	return fmt.Sprintf("%016x", h.Sum64()), nil
 }
 
-// features finds out what the server can go on with, by having it render prompts:
-// that takes no slot and generates nothing. Build numbers tell nothing, packagers
-// set their own.
-func (l *Link) features(ctx context.Context) (fleet.Features, error) {
-	user := map[string]string{"role": "user", "content": "x"}
-	render := func(last map[string]string, goOn any, generate bool) (fleet.Reply, error) {
-		return l.post(ctx, "/apply-template", map[string]any{
-			"messages": []any{user, last}, "continue_final_message": goOn, "add_generation_prompt": generate,
-		})
-	}
-	content := map[string]string{"role": "assistant", "content": contentProbe}
-	reasoning := map[string]string{"role": "assistant", "content": "", "reasoning_content": reasoningProbe}
-
-	// Only servers that know the field object to both being set.
-	a, err := render(content, true, true)
-	if err != nil {
-		return 0, err
-	}
-	if a.Status != http.StatusBadRequest || !strings.HasPrefix(readComplaint(a.Body).Message, "Cannot set both") {
-		return 0, nil
-	}
-	var f fleet.Features
-	// With --no-jinja the field is known, but the turn gets closed all the same.
-	if a, err = render(content, "content", false); err != nil {
-		return 0, err
-	}
-	if endsWith(a, contentProbe) {
-		f |= fleet.ContinueContent
-	}
-	if a, err = render(reasoning, "reasoning_content", false); err != nil {
-		return 0, err
-	}
-	if endsWith(a, reasoningProbe) {
-		f |= fleet.ContinueReasoning
-	}
-	return f, nil
-}
-
-func endsWith(a fleet.Reply, probe string) bool {
-	return a.Status == http.StatusOK && strings.HasSuffix(text(object(a.Body)["prompt"]), probe)
-}
-
 // get asks for an object that every llama-server has; a server without the path
 // gives an empty one.
 func (l *Link) get(ctx context.Context, path string) (map[string]json.RawMessage, error) {
@@ -233,12 +234,16 @@ func (l *Link) get(ctx context.Context, path string) (map[string]json.RawMessage
 
 // post asks a question that not every server knows: an answer that says so is no
 // error, but one that says that the server is not there is.
-func (l *Link) post(ctx context.Context, path string, question map[string]any) (fleet.Reply, error) {
+func (t target) post(ctx context.Context, path string, question map[string]any) (fleet.Reply, error) {
+	if t.model != "" {
+		question["model"] = t.model
+	}
 	body, err := json.Marshal(question)
 	if err != nil {
 		return fleet.Reply{}, err
 	}
-	a, err := l.ask(ctx, l.client.keep, probeLimit, http.MethodPost, path, body)
+	l := t.link
+	a, err := l.ask(ctx, l.client.keep, probeLimit, http.MethodPost, t.path(path), body)
 	if err != nil || a.Status == http.StatusOK {
 		return a, err
 	}

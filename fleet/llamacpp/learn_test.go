@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -22,6 +23,7 @@ type fake struct {
 	models string
 	props  string
 	tokens string
+	counts bool // it counts the tokens of Responses and Messages
 	render func(body string) (int, string)
 	asked  []string
 }
@@ -41,7 +43,7 @@ func modern(body string) (int, string) {
 }
 
 func newFake(t testing.TB) *fake {
-	f := &fake{tokens: `{"tokens":[1,2,3]}`, render: modern}
+	f := &fake{tokens: `{"tokens":[1,2,3]}`, counts: true, render: modern}
 	for _, r := range recordings(t) {
 		switch r.Name {
 		case "models":
@@ -76,6 +78,10 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		known(f.props)
 	case "POST/tokenize":
 		known(f.tokens)
+	case "POST/v1/responses/input_tokens", "POST/v1/messages/count_tokens":
+		if f.counts {
+			known(`{"input_tokens":3}`)
+		}
 	case "POST/apply-template":
 		if f.render != nil {
 			status, answer = f.render(string(body))
@@ -107,12 +113,24 @@ func learned(t *testing.T, f *fake) *fleet.Instance {
 	if _, err := l.Call(t.Context(), fleet.Call{Op: fleet.OpProbe}); err != nil {
 		t.Fatal(err)
 	}
-	i, ok := l.current(timeZero)
+	i, ok := only(l, timeZero)
 	if !ok {
 		t.Fatal("nothing was learned")
 	}
 	return &i
 }
+
+// only is the instance of a server that has one.
+func only(l *Link, now time.Time) (fleet.Instance, bool) {
+	s, ok := l.current(now)
+	if !ok || len(s.Instances) != 1 {
+		return fleet.Instance{}, false
+	}
+	return s.Instances[0], true
+}
+
+// offerOf is what a server that has one instance offers.
+func offerOf(i fleet.Instance) *offer { return &offer{instances: []fleet.Instance{i}} }
 
 func TestPathOfAModelFileIsNoPublicName(t *testing.T) {
 	for id, want := range map[string]string{
@@ -139,7 +157,7 @@ func TestProbeLearnsWhatTheServerIs(t *testing.T) {
 	got.Fingerprint = ""
 	want := &fleet.Instance{
 		Model: "char-model", Aliases: []string{"tiny"}, State: fleet.StateReady, Lanes: 2, Context: 4096,
-		Features: fleet.ContinueContent | fleet.ContinueReasoning,
+		Features: allFeatures,
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
@@ -171,33 +189,67 @@ func TestUnknownFiguresStayZero(t *testing.T) {
 	}
 }
 
+const allFeatures = fleet.ContinueContent | fleet.ContinueReasoning | fleet.ContinueGrammar |
+	fleet.GenerationPrompt | fleet.ContinueResponses | fleet.ContinueMessages
+
 func TestFeaturesAreWhatTheServerWasSeenToDo(t *testing.T) {
+	always := func(status int, answer string) func(string) (int, string) {
+		return func(string) (int, string) { return status, answer }
+	}
 	for name, tt := range map[string]struct {
-		render func(string) (int, string)
-		want   fleet.Features
+		render     func(string) (int, string)
+		mute, bare bool // it counts no tokens; its settings name no generation_prompt
+		want       fleet.Features
 	}{
-		"modern":       {modern, fleet.ContinueContent | fleet.ContinueReasoning},
-		"no such path": {nil, 0},
-		"early 2026":   {func(string) (int, string) { return 200, `{"prompt":"<user>x<assistant>PROBE"}` }, 0},
-		"thinking template of early 2026": {func(string) (int, string) {
-			return 400, errorBody(400, "Assistant response prefill is incompatible with enable_thinking.")
-		}, 0},
-		"without jinja the turn is closed": {func(b string) (int, string) {
-			if status, s := modern(b); status != 200 {
-				return status, s
-			}
-			return 200, `{"prompt":"<user>x<assistant>PROBE<end>"}`
-		}, 0},
-		"no reasoning": {func(b string) (int, string) {
-			if strings.Contains(b, "RPROBE") {
-				return 200, `{"prompt":"<user>x<assistant>"}`
-			}
-			return modern(b)
-		}, fleet.ContinueContent},
+		"modern":       {render: modern, want: allFeatures},
+		"no such path": {want: fleet.GenerationPrompt},
+		"early 2026 goes on with messages, without a field for it": {
+			render: always(200, `{"prompt":"<user>x<assistant>PROBE"}`), bare: true, want: fleet.ContinueMessages,
+		},
+		"early 2025": {render: always(200, `{"prompt":"<user>x<assistant>PROBE<end><assistant>"}`), bare: true, mute: true},
+		"thinking template of early 2026": {
+			render: always(400, errorBody(400, "Assistant response prefill is incompatible with enable_thinking.")), bare: true,
+		},
+		"without jinja the turn is closed": {
+			render: func(b string) (int, string) {
+				if status, s := modern(b); status != 200 {
+					return status, s
+				}
+				return 200, `{"prompt":"<user>x<assistant>PROBE<end>"}`
+			},
+			want: fleet.GenerationPrompt,
+		},
+		"no reasoning": {
+			render: func(b string) (int, string) {
+				if strings.Contains(b, "RPROBE") {
+					return 200, `{"prompt":"<user>x<assistant>"}`
+				}
+				return modern(b)
+			},
+			want: allFeatures &^ fleet.ContinueReasoning,
+		},
+		"no Responses, no Messages": {
+			render: modern, mute: true, want: allFeatures &^ (fleet.ContinueResponses | fleet.ContinueMessages),
+		},
+		"a grammar begins again": {
+			render: modern, bare: true, want: allFeatures &^ (fleet.ContinueGrammar | fleet.GenerationPrompt),
+		},
+		"--no-prefill-assistant leaves nothing open by itself": {
+			render: func(b string) (int, string) {
+				if !strings.Contains(b, "continue_final_message") {
+					return 200, `{"prompt":"<user>x<assistant>PROBE<end><assistant>"}`
+				}
+				return modern(b)
+			},
+			want: allFeatures &^ fleet.ContinueMessages,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
-			f.render = tt.render
+			f.render, f.counts = tt.render, !tt.mute
+			if tt.bare {
+				f.props = strings.Replace(f.props, `"generation_prompt"`, `"another"`, 1)
+			}
 			if got := learned(t, f).Features; got != tt.want {
 				t.Errorf("got %b, want %b", got, tt.want)
 			}
@@ -274,7 +326,7 @@ func TestServerThatFellAsleepStaysKnown(t *testing.T) {
 		if _, err := l.Call(t.Context(), fleet.Call{Op: fleet.OpProbe}); err != nil {
 			t.Fatal(err)
 		}
-		i, _ := l.current(timeZero)
+		i, _ := only(l, timeZero)
 		return i
 	}
 	want := probe()
@@ -307,17 +359,6 @@ func TestServerIsLearnedWhenAGenerationWokeIt(t *testing.T) {
 	}
 	if i := <-states; i.State != fleet.StateReady || i.Fingerprint == "" || i.Features == 0 {
 		t.Fatalf("got %+v, want all of it", i)
-	}
-}
-
-func TestRouterIsReportedAsNotSupported(t *testing.T) {
-	f := newFake(t)
-	f.props = `{"role":"router","max_instances":4,"default_generation_settings":{"params":null,"n_ctx":0}}`
-	l := newLink(t, Options{URL: serve(t, f.ServeHTTP).URL})
-	_, err := l.Call(t.Context(), fleet.Call{Op: fleet.OpProbe})
-	e := wantRequestError(t, err, fleet.ReasonDeclined)
-	if !strings.Contains(err.Error(), "n1") || !strings.Contains(err.Error(), "router mode") || strings.Contains(e.Message, "n1") {
-		t.Errorf("got %v", err)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
-	"sync/atomic"
 
 	"github.com/slotfleet/slotfleet/fleet"
 	"github.com/slotfleet/slotfleet/slotlog"
@@ -39,7 +38,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Link is a [fleet.Link] to one llama-server that serves one model.
+// Link is a [fleet.Link] to one llama-server, or to a router of several.
 type Link struct {
 	name   string
 	client *client
@@ -50,18 +49,20 @@ type Link struct {
 	life context.Context // ends with Close
 	end  context.CancelCauseFunc
 
-	open  atomic.Int64  // generations that the server has accepted and not ended
-	learn chan struct{} // held while the server is asked what it is
+	learn chan struct{}  // held while the server is asked what it is
+	sends sync.WaitGroup // requests whose head is waited for
 
 	mu       sync.Mutex
-	instance *fleet.Instance // as learned last; nil: nothing yet. Never changed in place
+	offer    *offer         // as learned last; nil: nothing yet. Never changed in place
+	open     map[string]int // by model: generations that the server has accepted and not ended
+	leaving  map[string]int // by model: those that we gave up and the server did not end
 	watchers map[*watcher]struct{}
 }
 
 // watcher is a Watch that runs. Both channels hold one value.
 type watcher struct {
 	learned chan struct{} // a probe learned something
-	woken   chan struct{} // a server that slept runs a generation
+	woken   chan struct{} // what was learned may not be so any more
 }
 
 // New returns a link to the server. It checks the URL and does no I/O.
@@ -75,6 +76,8 @@ func New(o Options) (*Link, error) {
 		client:   c,
 		log:      o.Logger,
 		learn:    make(chan struct{}, 1),
+		open:     make(map[string]int),
+		leaving:  make(map[string]int),
 		watchers: make(map[*watcher]struct{}),
 	}
 	if o.Source != nil {
@@ -87,39 +90,34 @@ func New(o Options) (*Link, error) {
 	return l, nil
 }
 
-// Call asks the server something short. [fleet.OpProbe] learns again what it
-// offers and tells every Watch; [fleet.OpHealth] only sees whether it answers.
-//
-// A server that does not answer gives a [*fleet.NodeLost]: refused, timed_out
-// (no connection within 2 s, no answer within 5 s) or loading. One that answers but
-// cannot be used as it is configured (a wrong key, router mode) gives a
-// [*fleet.RequestError] whose Err says what an operator has to change.
-func (l *Link) Call(ctx context.Context, c fleet.Call) (fleet.Reply, error) {
-	switch c.Op {
-	case fleet.OpProbe:
-		if err := l.probe(ctx); err != nil {
-			return fleet.Reply{}, err
-		}
-		return fleet.Reply{Status: http.StatusOK}, nil
-	case fleet.OpHealth:
-		a, err := l.ask(ctx, l.client.fresh, healthLimit, http.MethodGet, "/health", nil)
-		if err != nil {
-			return fleet.Reply{}, err
-		}
-		if a.Status != http.StatusOK {
-			return a, l.objection(a)
-		}
-		return a, nil
-	default:
-		return fleet.Reply{}, fmt.Errorf("node %s: operation %d is not known here", l.name, c.Op)
-	}
-}
-
 // Close ends the link: generations that run end as lost, Watch returns.
 func (l *Link) Close(reason string) error {
+	l.mu.Lock()
 	l.end(&closedError{reason})
+	l.mu.Unlock()
 	l.client.closeIdle()
+	l.sends.Wait()
 	return nil
+}
+
+// start runs f, which ends with the link; false: that has ended.
+func (l *Link) start(f func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.life.Err() != nil {
+		return false
+	}
+	l.sends.Go(f)
+	return true
+}
+
+// opens counts the generations that run.
+func (l *Link) opens(model string, n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open[model] += n; l.open[model] == 0 {
+		delete(l.open, model)
+	}
 }
 
 // closedError is the cause of a context that ended because its link did.

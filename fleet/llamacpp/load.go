@@ -2,6 +2,8 @@ package llamacpp
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -28,17 +30,16 @@ type logSource interface {
 
 // Watch tells f what a [fleet.OpProbe] learned, and again when the log shows another
 // load: at once, but no sooner than 20 ms after it last looked at the log. f is called
-// from this goroutine. It asks the server itself once a generation has woken one that
-// slept when it was learned, and for what its log does not tell, as a [Seeder] does.
+// from this goroutine. It asks the server itself only when something says that what was
+// learned is so no more (a generation has woken a server that slept, or a router tells
+// of its models), and for what its log does not tell, as a [Seeder] does.
 func (l *Link) Watch(outer context.Context, f func(fleet.NodeState)) {
 	ctx, cancel := l.bind(outer)
-	var seeding sync.WaitGroup
-	defer func() {
-		cancel(nil)
-		seeding.Wait()
-	}()
+	var following sync.WaitGroup
+	defer following.Wait()
+	defer cancel(nil)
 	if l.seeds != nil {
-		seeding.Go(func() { newSeeder(l, l.seeds).run(ctx) })
+		following.Go(func() { newSeeder(l, l.seeds).run(ctx) })
 	}
 	w := l.addWatcher()
 	defer l.dropWatcher(w)
@@ -51,17 +52,22 @@ func (l *Link) Watch(outer context.Context, f func(fleet.NodeState)) {
 		defer t.Stop()
 		s.retell = t.C
 	}
+	follows := false
 	for {
-		var due func(told, now fleet.Load) bool
+		var due func(told, now []fleet.Instance) bool
 		select {
 		case <-ctx.Done():
 			return
 		case <-w.woken:
 			if err := l.probe(ctx); err != nil && ctx.Err() == nil {
-				l.log.WarnContext(ctx, "learning a node that woke", "node", l.name, "error", err)
+				l.log.WarnContext(ctx, "learning a node again", "node", l.name, "error", err)
 			}
 		case <-w.learned:
 			due = always
+			if !follows && l.isRouter() {
+				follows = true
+				following.Go(func() { l.follow(ctx) })
+			}
 		case <-s.retell:
 			due = newer
 		case <-s.changed:
@@ -76,12 +82,18 @@ func (l *Link) Watch(outer context.Context, f func(fleet.NodeState)) {
 	}
 }
 
+func (l *Link) isRouter() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.offer != nil && l.offer.router
+}
+
 func (l *Link) addWatcher() *watcher {
 	w := &watcher{learned: make(chan struct{}, 1), woken: make(chan struct{}, 1)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.watchers[w] = struct{}{}
-	if l.instance != nil {
+	if l.offer != nil {
 		signal(w.learned)
 	}
 	return w
@@ -102,18 +114,35 @@ type sight struct {
 	retell  <-chan time.Time // the load, before it is old
 	settled <-chan time.Time // nil: the log did not change since it was looked at
 	looked  time.Time        // at the log
-	told    fleet.Load
+	told    []fleet.Instance
 }
 
-// The loads that are worth telling after the last one.
+// The loads that are worth telling after the last ones.
 
-func always(_, _ fleet.Load) bool         { return true }
-func newer(told, now fleet.Load) bool     { return now.At.After(told.At) }
-func other(told, changed fleet.Load) bool { return !sameLoad(told, changed) }
+func always(_, _ []fleet.Instance) bool { return true }
+
+func newer(told, now []fleet.Instance) bool {
+	return differ(told, now, func(told, now fleet.Load) bool { return now.At.After(told.At) })
+}
+
+func other(told, changed []fleet.Instance) bool {
+	return differ(told, changed, func(told, changed fleet.Load) bool { return !sameLoad(told, changed) })
+}
+
+// differ reports whether the load of some instance differs from what was told of it.
+// Instances come and go only with what is learned, which is told always.
+func differ(told, now []fleet.Instance, by func(told, now fleet.Load) bool) bool {
+	for k := range now {
+		if k >= len(told) || by(told[k].Load, now[k].Load) {
+			return true
+		}
+	}
+	return false
+}
 
 // settle returns what is due now that the log changed: nothing, where it was looked
 // at just now. One look at the end of that time then stands for all its changes.
-func (s *sight) settle(now time.Time) func(told, now fleet.Load) bool {
+func (s *sight) settle(now time.Time) func(told, now []fleet.Instance) bool {
 	if s.settled != nil {
 		return nil
 	}
@@ -124,15 +153,15 @@ func (s *sight) settle(now time.Time) func(told, now fleet.Load) bool {
 	return other
 }
 
-// tell looks at the log and tells the instance with its load, if that is due.
-func (s *sight) tell(now time.Time, due func(told, now fleet.Load) bool) {
-	i, ok := s.link.current(now)
+// tell looks at the log and tells the instances with their load, if that is due.
+func (s *sight) tell(now time.Time, due func(told, now []fleet.Instance) bool) {
+	state, ok := s.link.current(now)
 	s.looked = now
-	if !ok || !due(s.told, i.Load) {
+	if !ok || !due(s.told, state.Instances) {
 		return
 	}
-	s.told = i.Load
-	s.f(fleet.NodeState{Instances: []fleet.Instance{i}})
+	s.told = state.Instances
+	s.f(state)
 }
 
 // sameLoad reports whether two loads say the same, but for when they said it.
@@ -144,21 +173,58 @@ func sameLoad(a, b fleet.Load) bool {
 	return a == b
 }
 
-// current is the instance with its load, if anything was learned yet.
-func (l *Link) current(now time.Time) (fleet.Instance, bool) {
+// current is what was learned with the load that the log shows, if anything was
+// learned yet.
+func (l *Link) current(now time.Time) (fleet.NodeState, bool) {
 	l.mu.Lock()
-	learned := l.instance
+	o := l.offer
+	open, leaving := maps.Clone(l.open), maps.Clone(l.leaving)
 	l.mu.Unlock()
-	if learned == nil {
-		return fleet.Instance{}, false
+	if o == nil {
+		return fleet.NodeState{}, false
 	}
-	i := *learned
-	if l.source == nil {
-		return i, true
+	s := fleet.NodeState{Instances: slices.Clone(o.instances), Places: o.places, Loads: o.loads}
+	var seen *slotlog.Snapshot
+	if l.source != nil {
+		snapshot := l.source.Snapshot(now)
+		seen = &snapshot
 	}
-	p, load := readLoad(l.source.Snapshot(now), l.client.port)
+	for k := range s.Instances {
+		i := &s.Instances[k]
+		i.Leaving = count(leaving, i)
+		if seen == nil {
+			continue
+		}
+		port := l.client.port
+		if i.Routed {
+			port = strconv.Itoa(i.Port)
+		}
+		addLoad(i, *seen, port, count(open, i))
+	}
+	return s, true
+}
+
+// count is how many of the generations are the instance's: all of them, where the
+// server has no other.
+func count(generations map[string]int, i *fleet.Instance) (n int) {
+	if i.Routed {
+		return generations[i.Model]
+	}
+	for _, k := range generations {
+		n += k
+	}
+	return n
+}
+
+// addLoad sets the load that the log shows of an instance. What is loaded by nobody
+// carries nothing, and no line says so.
+func addLoad(i *fleet.Instance, s slotlog.Snapshot, port string, open int) {
+	if i.Routed && i.Port == 0 {
+		return
+	}
+	p, load := readLoad(s, port, i.Routed)
 	i.Load = load
-	i.Load.Ours = min(int(l.open.Load()), i.Load.Active)
+	i.Load.Ours = min(open, i.Load.Active)
 	if p.KVUnified != nil { // else nobody tells how much there is in all
 		i.KVUnified = *p.KVUnified
 		i.Load.KVTotal = i.Context
@@ -166,15 +232,14 @@ func (l *Link) current(now time.Time) (fleet.Instance, bool) {
 			i.Load.KVTotal *= fleet.Tokens(max(1, i.Lanes))
 		}
 	}
-	return i, true
 }
 
 // readLoad is the load that a log shows, and what it says of our server besides.
 // Where the log lost track or cannot be read, it was not looked at: the figures are
 // no word of the server then.
-func readLoad(s slotlog.Snapshot, port string) (slotlog.PortState, fleet.Load) {
+func readLoad(s slotlog.Snapshot, port string, routed bool) (slotlog.PortState, fleet.Load) {
 	var l fleet.Load
-	p, ok := portOf(s.Ports, port)
+	p, ok := portOf(s.Ports, port, routed)
 	if s.Degraded || s.Err != nil || !ok {
 		return slotlog.PortState{}, l
 	}
@@ -195,14 +260,15 @@ func readLoad(s slotlog.Snapshot, port string) (slotlog.PortState, fleet.Load) {
 }
 
 // portOf finds our server in a log: by the port of its URL, or as the only one
-// there. A forwarded port is not the one that the server prints.
-func portOf(ports []slotlog.PortState, port string) (slotlog.PortState, bool) {
+// there. A forwarded port is not the one that the server prints; that of a model behind
+// a router is.
+func portOf(ports []slotlog.PortState, port string, exact bool) (slotlog.PortState, bool) {
 	for _, p := range ports {
 		if strconv.Itoa(p.Port) == port {
 			return p, true
 		}
 	}
-	if len(ports) == 1 {
+	if len(ports) == 1 && !exact {
 		return ports[0], true
 	}
 	return slotlog.PortState{}, len(ports) == 0

@@ -74,7 +74,7 @@ func TestLoadIsWhatTheLogShows(t *testing.T) {
 		"degraded":                   {slotlog.Snapshot{LookedAt: at, Degraded: true, Ports: []slotlog.PortState{{Port: 1, Slots: busy}}}, "", none},
 		"not looked at":              {slotlog.Snapshot{}, "", none},
 	} {
-		if _, got := readLoad(tt.s, tt.port); got != tt.want {
+		if _, got := readLoad(tt.s, tt.port, false); got != tt.want {
 			d := cmp.Diff(tt.want, got)
 			t.Errorf("%s (-want +got):\n%s", name, d)
 		}
@@ -86,13 +86,13 @@ func TestPoolIsKnownFromTheLogOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.instance = &fleet.Instance{Model: "m", Lanes: 4, Context: 1000}
+	l.offer = offerOf(fleet.Instance{Model: "m", Lanes: 4, Context: 1000})
 	for _, tt := range []struct {
 		unified *bool
 		total   fleet.Tokens
 	}{{nil, 0}, {new(false), 4000}, {new(true), 1000}} {
 		l.source = fixedLog{slotlog.Snapshot{LookedAt: time.Now(), Ports: []slotlog.PortState{{Port: 1, KVUnified: tt.unified}}}}
-		i, _ := l.current(time.Now())
+		i, _ := only(l, time.Now())
 		if i.Load.KVTotal != tt.total || i.KVUnified != (tt.total == 1000) {
 			t.Errorf("got a pool of %d, shared %v, want %d", i.Load.KVTotal, i.KVUnified, tt.total)
 		}
@@ -115,7 +115,7 @@ func TestWatchTellsALoadWhenItChangesAndBeforeItIsOld(t *testing.T) {
 		source := &fakeLog{looking: true, changed: make(chan struct{}, 1)}
 		l.source = source
 		l.client.keep.DialContext = refuse
-		l.instance = &fleet.Instance{Model: "m", Lanes: 2, Context: 100}
+		l.offer = offerOf(fleet.Instance{Model: "m", Lanes: 2, Context: 100})
 		states, stop := watching(t, l)
 
 		begin := time.Now()
@@ -172,7 +172,7 @@ func TestManyLinesOfALogMakeFewLooksAndFewerReports(t *testing.T) {
 		source := &fakeLog{looking: true, changed: make(chan struct{}, 1)}
 		l.source = source
 		l.client.keep.DialContext = refuse
-		l.instance = &fleet.Instance{Model: "m", Lanes: 2, Context: 100}
+		l.offer = offerOf(fleet.Instance{Model: "m", Lanes: 2, Context: 100})
 		states, stop := watching(t, l)
 		<-states
 		begin := time.Now()
@@ -212,9 +212,9 @@ func TestManyLinesOfALogMakeFewLooksAndFewerReports(t *testing.T) {
 func TestOursAreCountedInTheLoad(t *testing.T) {
 	l := newLink(t, Options{URL: "http://h"})
 	l.source = &fakeLog{s: slotlog.Snapshot{Ports: []slotlog.PortState{{Slots: []slotlog.Slot{slot(slotlog.Processing, 1, 1)}}}}}
-	l.instance = &fleet.Instance{}
-	l.open.Store(3)
-	if i, _ := l.current(timeZero); i.Load.Ours != 1 {
+	l.offer = offerOf(fleet.Instance{})
+	l.open[""] = 3
+	if i, _ := only(l, timeZero); i.Load.Ours != 1 {
 		t.Fatalf("got %+v, want no more of ours than there are", i.Load)
 	}
 }

@@ -36,6 +36,9 @@ var (
 // Statuses and error events become errors by the table of classify.go. An end of
 // the connection that is not the end of the body is a [*fleet.NodeLost], even after
 // the last event.
+//
+// When ctx ends, Run waits up to a second for the server to end the generation. One
+// that it holds longer counts in [fleet.Instance.Leaving] until it does.
 func (l *Link) Run(ctx context.Context, a fleet.Assignment, take func(fleet.Event) error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -43,62 +46,124 @@ func (l *Link) Run(ctx context.Context, a fleet.Assignment, take func(fleet.Even
 	if !strings.HasPrefix(a.Path, "/") {
 		return fmt.Errorf("node %s: path %q does not begin with a slash", l.name, a.Path)
 	}
-	g := &generation{link: l, outer: ctx, take: take, patience: a.Patience}
-	g.ctx, g.cancel = l.bind(ctx)
-	g.clock = newWaiting(g.answers, func() { g.cancel(errStalled) })
-	x := &exchange{method: http.MethodPost, path: a.Path, accept: "text/event-stream", body: a.Body}
-	defer func() {
-		// The connection is closed before the body: closing a body alone may read on.
-		g.cancel(nil)
-		g.clock.close()
-		if g.body != nil {
-			_ = g.body.Close()
-		}
-		if g.opened {
-			l.open.Add(-1)
-		}
-		x.bodies.Wait()
-	}()
-	return g.run(x)
+	if err := l.makeRoom(ctx, a.Unload); err != nil {
+		return err
+	}
+	g := &generation{
+		link: l, outer: ctx, take: take, patience: a.Patience, model: a.Model,
+		x: &exchange{
+			method: http.MethodPost, path: a.Path, accept: "text/event-stream",
+			contentType: a.ContentType, body: a.Body, wrote: make(chan struct{}),
+		},
+	}
+	g.ctx, g.cancel = l.bind(context.WithoutCancel(ctx))
+	g.clock = newWaiting(l.answers, func() { g.cancel(errStalled) })
+	g.parting = newParting(ctx, g.x, g.cancel)
+	defer g.end()
+	return g.run()
 }
 
 // generation is one Run.
 type generation struct {
 	link     *Link
 	outer    context.Context // the caller's
-	ctx      context.Context // the connection's
+	ctx      context.Context // the connection's: it outlives the caller's
 	cancel   context.CancelCauseFunc
 	clock    *waiting
+	parting  *parting
 	patience fleet.Patience
 	take     func(fleet.Event) error
+	model    string
+	x        *exchange
 
 	body    io.ReadCloser
 	opened  bool
 	begun   bool // data came, progress aside
+	left    bool // the link waits for its end
 	figures figures
 }
 
-func (g *generation) run(x *exchange) error {
-	g.clock.start(g.limit())
-	resp, err := g.link.client.send(g.ctx, g.link.client.keep, x)
-	g.clock.stop()
+func (g *generation) run() error {
+	resp, err := g.send()
 	if err != nil {
-		return g.lost(err)
+		return err
 	}
 	g.body = resp.Body
 	if resp.StatusCode != http.StatusOK {
 		return g.objection(resp.StatusCode)
 	}
 	if t, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); t != "text/event-stream" {
+		if g.outer.Err() != nil { // a server that notices answers nothing, with 200
+			return context.Cause(g.outer)
+		}
 		return declined("the model server answers with something that is not a stream", nil)
 	}
 	g.opened = true
-	g.link.open.Add(1)
-	g.link.woke()
+	g.link.opens(g.model, 1)
+	g.link.woke(g.model)
 	if err := g.tell(fleet.Event{Kind: fleet.EventOpen}); err != nil {
 		return err
 	}
 	return g.stream()
+}
+
+// head is that of an answer, or why there is none.
+type head struct {
+	resp *http.Response
+	err  error
+}
+
+// send sends the request and waits for the head of its answer, which may come only
+// once the server has a free slot.
+func (g *generation) send() (*http.Response, error) {
+	g.clock.start(g.limit())
+	defer g.clock.stop()
+	arrived := make(chan head, 1)
+	if !g.link.start(func() {
+		resp, err := g.link.client.send(g.ctx, g.link.client.keep, g.x)
+		arrived <- head{resp, err}
+	}) {
+		return nil, g.lost(context.Cause(g.ctx))
+	}
+	var a head
+	select {
+	case a = <-arrived:
+	case <-g.outer.Done():
+		late := time.NewTimer(leaveLimit)
+		defer late.Stop()
+		select {
+		case a = <-arrived:
+		case <-late.C:
+			g.left = g.link.leave(g, arrived)
+			return nil, context.Cause(g.outer)
+		}
+	}
+	if a.err != nil {
+		return nil, g.lost(a.err)
+	}
+	g.parting.streams()
+	return a.resp, nil
+}
+
+// end lets go of all that the generation holds. The connection is closed before the
+// body: closing a body alone may read on.
+func (g *generation) end() {
+	if g.body != nil && g.outer.Err() != nil && g.parting.half() {
+		_, _ = io.Copy(io.Discard, g.body) // until the server closes its half
+	}
+	g.parting.close()
+	g.clock.close()
+	if g.left {
+		return
+	}
+	g.cancel(nil)
+	if g.body != nil {
+		_ = g.body.Close()
+	}
+	if g.opened {
+		g.link.opens(g.model, -1)
+	}
+	g.x.bodies.Wait()
 }
 
 // stream hands on what comes until the end.
@@ -193,12 +258,6 @@ func (g *generation) limit() time.Duration {
 		return g.patience.Stall
 	}
 	return g.patience.First
-}
-
-// answers asks whether the server is there at all.
-func (g *generation) answers(ctx context.Context) error {
-	_, err := g.link.ask(ctx, g.link.client.fresh, healthLimit, http.MethodGet, "/health", nil)
-	return err
 }
 
 // objection reads and judges an answer that is not 200. What of it came counts: a

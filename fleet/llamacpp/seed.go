@@ -131,7 +131,7 @@ func (s *Seeder) identify(ctx context.Context, now time.Time) {
 // seedSingle reads the slots of a server that serves one model.
 func (s *Seeder) seedSingle(ctx context.Context, snap slotlog.Snapshot, now time.Time) {
 	p, lanes := snap.OwnPort, s.lanes
-	if found, ok := portOf(snap.Ports, s.link.client.port); ok && found.Port != 0 {
+	if found, ok := portOf(snap.Ports, s.link.client.port, false); ok && found.Port != 0 {
 		p = found.Port
 		if found.Lanes > 0 {
 			lanes = found.Lanes
@@ -226,11 +226,11 @@ func readSlots(body []byte) (slots []slotlog.SeedSlot, ok bool) {
 		if in.ID == nil {
 			return nil, false
 		}
-		out := slotlog.SeedSlot{Slot: *in.ID, State: slotlog.Unknown, PromptTokens: count(in.Prompt)}
+		out := slotlog.SeedSlot{Slot: *in.ID, State: slotlog.Unknown, PromptTokens: number(in.Prompt)}
 		switch {
 		case in.Processing != nil && *in.Processing, in.Processing == nil && in.State != nil && *in.State != 0:
 			out.State = slotlog.Processing
-			out.Decoded = count(nextToken(in.Next)["n_decoded"])
+			out.Decoded = number(nextToken(in.Next)["n_decoded"])
 		case in.Processing != nil, in.State != nil:
 			out.State = slotlog.Idle // what it says was decoded is of the last request
 		}
@@ -248,8 +248,8 @@ func nextToken(raw json.RawMessage) map[string]json.RawMessage {
 	return object(raw)
 }
 
-// count is a number of tokens; nil: it is not said.
-func count(raw json.RawMessage) *int64 {
+// number is one of tokens; nil: it is not said.
+func number(raw json.RawMessage) *int64 {
 	f, err := strconv.ParseFloat(string(raw), 64)
 	if err != nil || f < 0 || f >= 1<<53 {
 		return nil

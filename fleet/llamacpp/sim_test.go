@@ -55,7 +55,7 @@ func TestWholeGenerationOfAServer(t *testing.T) {
 	if _, err := l.Call(t.Context(), fleet.Call{Op: fleet.OpProbe}); err != nil {
 		t.Fatal(err)
 	}
-	i, _ := l.current(timeZero)
+	i, _ := only(l, timeZero)
 	if i.Model != "sim-model" || i.Lanes != 3 || i.Context != 1000 || i.Fingerprint == "" ||
 		!i.Features.Has(fleet.ContinueContent|fleet.ContinueReasoning) {
 		t.Errorf("learned %+v", i)

@@ -2,6 +2,7 @@ package llamacpp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -126,15 +127,37 @@ func (c *client) closeIdle() {
 	c.fresh.CloseIdleConnections()
 }
 
-// exchange is one request on its way. release must be called at its end: the
-// bytes of the request belong to the caller again only after it.
+// exchange is one request on its way. The bytes of the request belong to the caller
+// again only after bodies was waited for.
 type exchange struct {
-	method string
-	path   string
-	accept string
-	body   []byte
+	method      string
+	path        string
+	accept      string
+	contentType string // of the body; empty: application/json
+	body        []byte
 
-	bodies sync.WaitGroup // those that a transport may still read
+	bodies sync.WaitGroup           // those that a transport may still read
+	conn   atomic.Pointer[net.Conn] // that it goes out on; nil: none yet
+	wrote  chan struct{}            // closed when it was sent; nil: nobody asks
+	once   sync.Once                // closes wrote
+	ended  atomic.Bool              // let go of: it is not sent again
+}
+
+// letGo says on the connection that nothing more will be asked, once the request is
+// sent, and reports whether it could: only then the server may be trusted to notice.
+func (x *exchange) letGo(within time.Duration) bool {
+	x.ended.Store(true)
+	conn := x.conn.Load()
+	if conn == nil {
+		return false
+	}
+	select {
+	case <-x.wrote:
+	case <-time.After(within):
+		return false
+	}
+	half, ok := (*conn).(interface{ CloseWrite() error })
+	return ok && half.CloseWrite() == nil
 }
 
 // send sends the request and returns the answer's head. A connection that was
@@ -144,7 +167,7 @@ type exchange struct {
 // shows while a long body is being written.
 func (c *client) send(ctx context.Context, via *http.Transport, x *exchange) (*http.Response, error) {
 	resp, t, err := c.sendOnce(ctx, via, x)
-	if err != nil && t.reused.Load() && !t.answered.Load() && ctx.Err() == nil {
+	if err != nil && t.reused.Load() && !t.answered.Load() && ctx.Err() == nil && !x.ended.Load() {
 		resp, t, err = c.sendOnce(ctx, c.fresh, x)
 	}
 	if err != nil && !t.connected.Load() {
@@ -162,6 +185,12 @@ func (c *client) sendOnce(ctx context.Context, via *http.Transport, x *exchange)
 		GotConn: func(i httptrace.GotConnInfo) {
 			t.connected.Store(true)
 			t.reused.Store(i.Reused)
+			x.conn.Store(&i.Conn)
+		},
+		WroteRequest: func(httptrace.WroteRequestInfo) {
+			if x.wrote != nil {
+				x.once.Do(func() { close(x.wrote) })
+			}
 		},
 		GotFirstResponseByte: func() { t.answered.Store(true) },
 	})
@@ -173,7 +202,7 @@ func (c *client) sendOnce(ctx context.Context, via *http.Transport, x *exchange)
 		x.bodies.Add(1)
 		req.Body = &requestBody{Reader: bytes.NewReader(x.body), closed: sync.OnceFunc(x.bodies.Done)}
 		req.ContentLength = int64(len(x.body))
-		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Content-Type", cmp.Or(x.contentType, "application/json"))
 	}
 	req.Header.Set("Accept", x.accept)
 	req.Header.Set("User-Agent", "slotfleet")
@@ -260,5 +289,5 @@ func (l *Link) askAt(outer context.Context, at *client, via *http.Transport, lim
 	if len(b) > maxProbe {
 		return fleet.Reply{}, fmt.Errorf("node %s: the answer to %s is longer than %d bytes", l.name, path, maxProbe)
 	}
-	return fleet.Reply{Status: resp.StatusCode, Body: b}, nil
+	return fleet.Reply{Status: resp.StatusCode, ContentType: resp.Header.Get("Content-Type"), Body: b}, nil
 }
