@@ -23,9 +23,10 @@ type Manager struct {
 	nodes    []*node // in the order they were learned
 	applied  []*Applied
 	queue    *queue
-	cursor   int       // of round_robin, over all requests
-	warm     warmth    // what caches are expected to hold
-	warmFile *warmFile // that keeps it; nil: it is not kept
+	able     []candidate // memory of search
+	cursor   int         // of round_robin, over all requests
+	warm     warmth      // what caches are expected to hold
+	warmFile *warmFile   // that keeps it; nil: it is not kept
 	models   map[string]*modelFigures
 	scratch  scratch
 	sessions int  // admitted or being admitted, not ended
