@@ -263,7 +263,7 @@ type found struct {
 // search looks at all instances of the policy's nodes. What it found is good until
 // the next search.
 func (m *Manager) search(w *waiter, now time.Time) found {
-	f := found{able: m.able[:0]}
+	f := found{able: m.scratch.able[:0]}
 	model := w.Model
 	if model == "" {
 		model = onlyModel(w.policy.nodes)
@@ -280,7 +280,7 @@ func (m *Manager) search(w *waiter, now time.Time) found {
 			}
 		}
 	}
-	m.able = f.able
+	m.scratch.able = f.able
 	w.narrow = f.narrow > 0 || f.least < f.widest
 	return f
 }

@@ -23,10 +23,9 @@ type Manager struct {
 	nodes    []*node // in the order they were learned
 	applied  []*Applied
 	queue    *queue
-	able     []candidate // memory of search
-	cursor   int         // of round_robin, over all requests
-	warm     warmth      // what caches are expected to hold
-	warmFile *warmFile   // that keeps it; nil: it is not kept
+	cursor   int       // of round_robin, over all requests
+	warm     warmth    // what caches are expected to hold
+	warmFile *warmFile // that keeps it; nil: it is not kept
 	models   map[string]*modelFigures
 	scratch  scratch
 	sessions int  // admitted or being admitted, not ended
