@@ -283,9 +283,10 @@ type found struct {
 	next   time.Time // when that is probed next
 }
 
-// search looks at all instances of the policy's nodes.
+// search looks at all instances of the policy's nodes. What it found is good until
+// the next search.
 func (m *Manager) search(w *waiter, now time.Time) found {
-	f := found{able: make([]candidate, 0, len(w.policy.nodes))}
+	f := found{able: m.scratch.able[:0]}
 	model := w.Model
 	if model == "" {
 		model = onlyModel(w.policy.nodes)
@@ -302,6 +303,7 @@ func (m *Manager) search(w *waiter, now time.Time) found {
 			}
 		}
 	}
+	m.scratch.able = f.able
 	w.narrow = f.narrow > 0 || f.least < f.widest
 	return f
 }
