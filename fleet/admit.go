@@ -239,6 +239,7 @@ func (m *Manager) giveBack(c *claim) {
 	if c.phase.writing.IsZero() {
 		c.instance.work.readers--
 	}
+	c.forgetRun()
 	c.instance.held--
 	c.instance.remove(c.share)
 	c.instance.sessions--
