@@ -262,6 +262,7 @@ func (i *instance) release(c *claim) {
 	if c.phase.writing.IsZero() {
 		i.work.readers--
 	}
+	c.forgetRun()
 	i.held--
 	i.remove(c.share)
 	i.sessions--

@@ -56,7 +56,8 @@ type instance struct {
 	work     work
 	speed    estimate
 	warm     warmID
-	seed     uint64 // of ties
+	reading  []uint32 // runs, as the index counts them, of those that have a lane
+	seed     uint64   // of ties
 }
 
 func newNode(spec NodeSpec, link Link) *node {
