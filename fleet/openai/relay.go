@@ -52,9 +52,13 @@ func serverFault(c *chunk) error {
 			status = int(n)
 		}
 	}
+	body := bytes.Clone(c.data)
+	if c.fault.val.from == 0 { // it was bare
+		body = append(append([]byte(`{"error":`), body...), '}')
+	}
 	e := &fleet.RequestError{
 		Reason: fleet.ReasonRefused, Again: true,
-		Reply: &fleet.Reply{Status: status, Body: bytes.Clone(c.data)},
+		Reply: &fleet.Reply{Status: status, Body: body},
 	}
 	e.Message = ErrorFor(e).Message
 	return e
