@@ -229,7 +229,7 @@ type stage struct {
 	prompt    int
 
 	pending            [2]string // what is glued to the next piece: an echo
-	started, texts     [2]bool   // reasoning and text
+	started            [2]bool   // reasoning and text
 	allReason, allText string
 }
 

@@ -19,6 +19,7 @@ func (j *Job) Take(ev fleet.Event) (out []byte, err error) {
 		return nil, nil
 	}
 	if !r.chunk.scan(j.kind.api, data) {
+		r.chunk.parts = r.chunk.parts[:0] // they may be of no choice
 		return nil, broken("the server sent something that is no answer; try again")
 	}
 	if r.chunk.fault.ok() {

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
 	"github.com/slotfleet/slotfleet/fleet"
@@ -34,14 +33,6 @@ func question(a api, streams bool, limit, choices int) (path, body string) {
 }
 
 var modernNode = fleet.Instance{Node: "n", Model: "m", Fingerprint: "f", Features: ^fleet.Features(0)}
-
-// ignored of a view: only messages may count a token more or less, see docs/resume.md.
-func ignored(a api) cmp.Option {
-	if a == apiMessages {
-		return cmpopts.IgnoreFields(view{}, "wrong", "Output")
-	}
-	return cmpopts.IgnoreFields(view{}, "wrong")
-}
 
 // wholeView reads a whole answer.
 func wholeView(a api, answer map[string]any) (content, reasoning, tools string) {
@@ -100,6 +91,13 @@ func TestRandomSchedulesOnEveryPath(t *testing.T) {
 	}
 }
 
+func FuzzSplice(f *testing.F) {
+	f.Fuzz(rapid.MakeFuzz(func(rt *rapid.T) {
+		randomSchedule(rt, rapid.SampledFrom([]api{apiChat, apiCompletion, apiNative, apiResponses, apiMessages}).Draw(rt, "api"))
+	}))
+}
+
+// randomSchedule plays one answer, with as many nodes as it takes.
 func randomSchedule(rt *rapid.T, a api) {
 	letters := rapid.SliceOfN(rapid.SampledFrom(alphabet), 1, 25)
 	o := &oracle{api: a, text: letters.Draw(rt, "text"), choices: 1}
