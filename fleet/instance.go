@@ -68,7 +68,8 @@ const (
 	ContinueResponses
 
 	// ContinueMessages: /v1/messages goes on with a final assistant message, and gives
-	// its text back in front of the answer. Seen: /v1/messages/count_tokens answers, and
+	// its text back in front of the answer. Seen: what ContinueContent takes (older
+	// servers do not give it back), /v1/messages/count_tokens answers, and
 	// /apply-template leaves a final assistant message open that no field asks it to.
 	ContinueMessages
 )
