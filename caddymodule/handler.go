@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -205,14 +206,14 @@ func (h *Handler) generate(p *reply, r *http.Request) {
 	defer a.interrupted(r, l)
 	mem := share{of: &l.run.state.memory, limit: l.run.buffer}
 	defer mem.release()
-	job, err := h.read(p, r, &mem)
+	job, digest, err := h.read(p, r, &mem)
 	if err != nil {
 		a.unread(err)
 		a.settle(r, l)
 		h.end(p, r, nil, err)
 		return
 	}
-	if err := h.run(p, r, l, job, &a); err != nil {
+	if err := h.run(p, r, l, job, digest, &a); err != nil {
 		if p.began && a.Outcome == fleet.OutcomeRefused {
 			a.Outcome = fleet.OutcomeBroken // what began was a ping
 		}
@@ -227,18 +228,25 @@ func (h *Handler) generate(p *reply, r *http.Request) {
 	a.settle(r, l)
 }
 
-// read makes a job of the request.
-func (h *Handler) read(p *reply, r *http.Request, mem *share) (*openai.Job, error) {
+// read makes a job of the request, and a digest, by which it is known again should
+// servers crash under it.
+func (h *Handler) read(p *reply, r *http.Request, mem *share) (job *openai.Job, digest uint64, err error) {
 	body, err := readBody(p, r, h.MaxBody, time.Duration(h.ReadTimeout), mem)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return openai.Parse(r.URL.Path, body, openai.Options{Aliases: h.Aliases, Resume: resumes[h.Resume]})
+	digest = maphash.Bytes(digestSeed, body)
+	job, err = openai.Parse(r.URL.Path, body, openai.Options{Aliases: h.Aliases, Resume: resumes[h.Resume]})
+	return job, digest, err
 }
 
+// digestSeed makes digests ones that nobody can aim at.
+var digestSeed = maphash.MakeSeed()
+
 // run has the job done by the fleet.
-func (h *Handler) run(p *reply, r *http.Request, l lease, job *openai.Job, a *account) error {
+func (h *Handler) run(p *reply, r *http.Request, l lease, job *openai.Job, digest uint64, a *account) error {
 	want := h.want(r, l, job)
+	want.Digest = digest
 	a.asked = want.Model
 	p.contentType = job.ContentType()
 	ctx, out, todo := r.Context(), p.whole, limited(job, h.Resume)

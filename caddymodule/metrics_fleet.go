@@ -29,7 +29,7 @@ type fleetMetrics struct {
 	wait       *prometheus.HistogramVec
 	counted    collectors // all of the above
 
-	nodeUp, lanesActive, lanes, waiting, buffer *prometheus.Desc
+	nodeUp, lanesActive, lanes, waiting, buffer, sessions *prometheus.Desc
 }
 
 func newFleetMetrics(s *state) *fleetMetrics {
@@ -50,6 +50,7 @@ func newFleetMetrics(s *state) *fleetMetrics {
 		lanesActive: fleetDesc("lanes_active", "Lanes that requests of ours hold.", "node", "model"),
 		lanes:       fleetDesc("lanes", "Lanes there are, where that is known.", "node", "model"),
 		waiting:     fleetDesc("queue_waiting", "Requests that wait for a lane."),
+		sessions:    fleetDesc("sessions", "Requests that run or wait.", "state"),
 		buffer:      fleetDesc("buffer_bytes", "Memory set aside for the bodies of requests."),
 	}
 	m.counted = collectors{m.requests, m.failovers, m.generated, m.firstToken, m.duration, m.wait}
@@ -96,7 +97,7 @@ func (m *fleetMetrics) Generated(node, model string, n fleet.Tokens) {
 // Describe sends the descriptions of all metrics.
 func (m *fleetMetrics) Describe(ch chan<- *prometheus.Desc) {
 	m.counted.Describe(ch)
-	for _, d := range []*prometheus.Desc{m.nodeUp, m.lanesActive, m.lanes, m.waiting, m.buffer} {
+	for _, d := range []*prometheus.Desc{m.nodeUp, m.lanesActive, m.lanes, m.waiting, m.buffer, m.sessions} {
 		ch <- d
 	}
 }
@@ -107,6 +108,9 @@ func (m *fleetMetrics) Collect(ch chan<- prometheus.Metric) {
 	s := m.state.manager.Status()
 	gauge(ch, m.waiting, float64(s.Waiting))
 	gauge(ch, m.buffer, float64(m.state.memory.used.Load()))
+	for phase, n := range m.state.manager.Phases() {
+		gauge(ch, m.sessions, float64(n), phase.String())
+	}
 	for _, n := range s.Nodes {
 		up := 0.0
 		if n.Up {

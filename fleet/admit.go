@@ -73,6 +73,10 @@ func (m *Manager) Admit(ctx context.Context, a *Applied, r Request) (*Session, e
 	if err := m.enter(s); err != nil {
 		return nil, err
 	}
+	if err := m.checkQuarantine(r.Digest); err != nil {
+		s.end(err)
+		return nil, err
+	}
 	ctx, done := s.bind(ctx)
 	defer done()
 	c, err := m.place(ctx, &waiter{Request: r, policy: a})
@@ -137,6 +141,7 @@ func (m *Manager) enqueue(w *waiter) error {
 	}
 	m.waiting = slices.Insert(m.waiting, at, w)
 	m.pump()
+	m.preempt(w)
 	if !w.first && !w.kept && !w.isSettled() && len(m.waiting) > w.policy.Waiting {
 		m.waiting = slices.DeleteFunc(m.waiting, func(x *waiter) bool { return x == w })
 		return &RequestError{
@@ -207,6 +212,9 @@ func (w *waiter) alike() (alike, bool) {
 func (m *Manager) choose(w *waiter) (*claim, error) {
 	now := time.Now()
 	found := m.search(w, now)
+	if len(found.able) == 0 {
+		found.able = found.resting
+	}
 	if len(found.able) == 0 {
 		found.able = found.other
 	}
@@ -279,7 +287,9 @@ func (m *Manager) giveBack(c *claim) {
 
 // found is what a search through the fleet came to.
 type found struct {
-	able  []candidate // up, ready and fit to serve
+	able    []candidate // up, ready and fit to serve
+	resting []candidate // as able, on nodes that fail more than others
+
 	other []candidate // up and ready, to begin anew or, if mixed, to go on with another build
 
 	known  int       // instances that serve the model, usable or not
@@ -354,6 +364,8 @@ func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
 		f.hopes(n, i.State == StateLoading)
 	case !like:
 		f.other = append(f.other, i.candidate())
+	case n.rests(now):
+		f.resting = append(f.resting, i.candidate())
 	default:
 		f.able = append(f.able, i.candidate())
 	}

@@ -31,6 +31,10 @@ type Manager struct {
 	retired bool                // closes with the last session
 	closed  bool
 
+	quarantine quarantine
+	came       counts // requests
+	moved      counts // of them, those that went on elsewhere after a loss
+
 	watchers watchers
 	seed     maphash.Seed // of what is shown instead of a tenant
 }
