@@ -46,6 +46,7 @@ var fleetCommands = []subcommand{
 	parkCommand,
 	resumeCommand,
 	moveCommand,
+	loraCommand,
 	readLogCommand,
 	llamasimCommand,
 	demoCommand,

@@ -27,7 +27,7 @@ func TestNodeThatFailsFarMoreThanOthersRests(t *testing.T) {
 			t.Errorf("the node that always fails was asked %d times, want a few more than the 5 it takes to know", n)
 		}
 		st := m.Status().Nodes[0]
-		if st.RestsTo == nil || st.RestsTo.Sub(time.Now()) != restFirst || !st.Up {
+		if st.RestsTo == nil || time.Until(*st.RestsTo) != restFirst || !st.Up {
 			t.Errorf("got %+v, want it up and resting for %s", st, restFirst)
 		}
 		var told bool

@@ -55,11 +55,12 @@ type instance struct {
 	Instance          // what the node said, with what the configuration states
 	said     Instance // what the node said
 	node     *node
-	held     int   // lanes we hold
-	sessions int   // sessions placed there and not ended
-	light    int   // light requests that run there
-	gone     bool  // the node does not offer it any more
-	measured Rates // from answers of ours; 0: none yet
+	held     int         // lanes we hold
+	sessions int         // sessions placed there and not ended
+	light    int         // light requests that run there
+	gone     bool        // the node does not offer it any more
+	owed     []*standing // calls that it must get before a request
+	measured Rates       // from answers of ours; 0: none yet
 }
 
 func newNode(spec NodeSpec, link Link) *node {
@@ -154,6 +155,7 @@ func (m *Manager) untilLost(ctx context.Context, n *node) time.Duration {
 		case <-n.doubt:
 			idle.Stop()
 			m.examine(ctx, n)
+			m.catchUp(ctx, n)
 			continue
 		case <-idle.C:
 		}
@@ -265,11 +267,13 @@ func (m *Manager) report(n *node, s NodeState) {
 	for _, i := range n.instances {
 		i.gone = true
 	}
+	known := slices.Clone(n.instances)
 	for _, said := range s.Instances {
 		i := n.instance(said.Model)
 		i.said, i.gone = said, false
 		i.settle(spec)
 	}
+	m.owes(n, func(i *instance) bool { return !slices.Contains(known, i) })
 	if len(m.suspicious(n, time.Now())) > 0 {
 		signal(n.doubt)
 	}
@@ -400,6 +404,7 @@ func (m *Manager) markUp(n *node) {
 	if was != nil {
 		if was.seen {
 			n.lives++
+			m.owes(n, func(*instance) bool { return true })
 		}
 		m.pump()
 	}
