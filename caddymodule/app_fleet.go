@@ -50,6 +50,15 @@ type FleetApp struct {
 	// Default: 1073741824 (1 GiB).
 	Buffer int64 `json:"buffer,omitempty"`
 
+	// The share, in percent from 1 to 300 of the requests of the last minute, that may go
+	// on elsewhere after their node was lost. As many as the largest node has lanes, or
+	// 256, may do so besides. Default: 10.
+	Moves int `json:"moves,omitempty"`
+
+	// Let a request that would have to wait take the lane of one of a lower class, which
+	// goes on when it gets one again. Default: false.
+	Preempt bool `json:"preempt,omitempty"`
+
 	// How long requests on a node that is drained may finish there. Default: 2m.
 	DrainTimeout caddy.Duration `json:"drain_timeout,omitempty"`
 
@@ -179,6 +188,8 @@ func (a *FleetApp) policy(nodes []fleet.NodeSpec) fleet.Policy {
 		Wait:      time.Duration(q.Timeout),
 		Waiting:   q.Requests,
 
+		Moves:        a.Moves,
+		Preempt:      a.Preempt,
 		DrainTimeout: time.Duration(a.DrainTimeout),
 		Warm:         a.warm(),
 		WaitingBytes: q.Bytes,

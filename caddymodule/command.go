@@ -47,6 +47,7 @@ var fleetCommands = []subcommand{
 	resumeCommand,
 	moveCommand,
 	slotsCommand,
+	loraCommand,
 	readLogCommand,
 	llamasimCommand,
 	demoCommand,

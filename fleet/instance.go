@@ -160,6 +160,10 @@ type Request struct {
 	Deadline time.Time // when it must have been placed; zero: the policy's limit
 	Bytes    int64     // of its body, held while it waits
 
+	// Digest stands for the whole request: one under which nodes crash is refused when
+	// it comes again. 0: unknown.
+	Digest uint64
+
 	// Light: it needs no lane, because no slot of the model server works on it
 	// (tokenize, template). It does not wait for one either.
 	Light bool
