@@ -54,7 +54,7 @@ func TestBadCaddyfilesAreRefused(t *testing.T) {
 	global := func(lines string) string { return "{\n" + lines + "\n}\n" }
 	site := func(lines string) string { return "{\nfleet {\n}\n}\nhttp://:0 {\n" + lines + "\n}\n" }
 	for name, c := range map[string]struct{ input, message, line string }{
-		"unknown option":        {global("fleet {\nnodes a b\n}"), `unknown option "nodes" in fleet: one of attempts, buffer, node, policy, pool_high, queue, retry, stall, warm`, "3"},
+		"unknown option":        {global("fleet {\nnodes a b\n}"), `unknown option "nodes" in fleet: one of attempts, buffer, drain_timeout, node, policy, pool_high, queue, retry, stall, warm`, "3"},
 		"unknown node option":   {global("fleet {\n" + node + " {\nspeeed 1 2\n}\n}"), `unknown option "speeed" in node a: one of context, key, lanes, log, speed, tls_ca`, "4"},
 		"unknown queue option":  {global("fleet {\nqueue {\nsize 3\n}\n}"), `unknown option "size" in queue: one of bytes, ping, requests, timeout`, "4"},
 		"argument to fleet":     {global("fleet x {\n}"), "wrong argument count", "2"},
@@ -95,7 +95,7 @@ func TestBadCaddyfilesAreRefused(t *testing.T) {
 		"source twice":          {global("slotlog {\nsource a file /a\nsource a file /b\n}"), "source a is there twice", "4"},
 		"source with server":    {global("slotlog {\nsource a file /a {\nserver http://x\n}\n}"), "server in source a is not available yet", "4"},
 		"source with nonsense":  {global("slotlog {\nsource a file /a {\nnonsense\n}\n}"), `unknown option "nonsense" in source a`, "4"},
-		"unknown directive":     {site("fleet {\nkeys x\n}"), `unknown option "keys" in fleet: one of alias, any_model, class, max_body, read_timeout, resume, session_header, tenant`, "7"},
+		"unknown directive":     {site("fleet {\nkeys x\n}"), `unknown option "keys" in fleet: one of alias, any_model, class, max_body, mixed, node_headers, read_timeout, resume, session_header, tenant, tool_calls`, "7"},
 		"alias of one word":     {site("fleet {\nalias a\n}"), "wrong argument count", "7"},
 		"alias twice":           {site("fleet {\nalias a b\nalias a c\n}"), "alias a is there twice", "8"},
 		"any_model yes":         {site("fleet {\nany_model yes\n}"), "wrong argument count", "7"},
