@@ -94,6 +94,10 @@ lint: ## golangci-lint (fetched on first use)
 bench: ## all benchmarks
 	$(GO) test -tags $(TAGS) -run '^$$' -bench . -benchmem -p 1 ./...
 
+.PHONY: sim
+sim: ## the study of placements on simulated fleets, as docs/placement.md has it (about 10 minutes)
+	$(GO) test -v -count=1 -tags $(TAGS) -timeout 60m -run '^(TestStudy|TestWrongSpeeds)' ./fleet -study | grep -v '^=== '
+
 .PHONY: fuzz
 fuzz: ## each fuzz target for $FUZZTIME (30s)
 	@for pkg in $$($(GO) list -tags $(TAGS) ./...); do \

@@ -18,6 +18,7 @@ import (
 //
 //	POST /fleet/control/nodes/{name}/{action}     drain, undrain or probe
 //	POST /fleet/control/sessions/{id}/{action}    cancel, park, resume or move
+//	POST /fleet/control/lora                      set LoRA adapters on all nodes of a model
 type fleetAdmin struct {
 	ended <-chan struct{} // when the configuration ends
 }
@@ -47,6 +48,7 @@ func (a *fleetAdmin) Routes() []caddy.AdminRoute {
 		{Pattern: "/fleet/events", Handler: caddy.AdminHandlerFunc(a.showEvents)},
 		{Pattern: "/fleet/control/nodes/{name}/{action}", Handler: acting(controlNode)},
 		{Pattern: "/fleet/control/sessions/{id}/{action}", Handler: acting(controlSession)},
+		{Pattern: "/fleet/control/lora", Handler: acting(controlLora)},
 		{Pattern: "/fleet/queue", Handler: reading(showQueue)},
 		{Pattern: "/fleet/warm", Handler: reading(showWarm)},
 	}

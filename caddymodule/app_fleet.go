@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -48,6 +49,15 @@ type FleetApp struct {
 	// A request that finds none left is answered 503 `overloaded`. At most 1 TiB.
 	// Default: 1073741824 (1 GiB).
 	Buffer int64 `json:"buffer,omitempty"`
+
+	// The share, in percent from 1 to 300 of the requests of the last minute, that may go
+	// on elsewhere after their node was lost. As many as the largest node has lanes, or
+	// 256, may do so besides. Default: 10.
+	Moves int `json:"moves,omitempty"`
+
+	// Let a request that would have to wait take the lane of one of a lower class, which
+	// goes on when it gets one again. Default: false.
+	Preempt bool `json:"preempt,omitempty"`
 
 	// How long requests on a node that is drained may finish there. Default: 2m.
 	DrainTimeout caddy.Duration `json:"drain_timeout,omitempty"`
@@ -178,6 +188,8 @@ func (a *FleetApp) policy(nodes []fleet.NodeSpec) fleet.Policy {
 		Wait:      time.Duration(q.Timeout),
 		Waiting:   q.Requests,
 
+		Moves:        a.Moves,
+		Preempt:      a.Preempt,
 		DrainTimeout: time.Duration(a.DrainTimeout),
 		Warm:         a.warm(),
 		WaitingBytes: q.Bytes,
@@ -214,7 +226,6 @@ func checkPlacement(name string) error {
 
 // Start makes the policy the one in force. From now on its nodes are reached.
 func (a *FleetApp) Start() error {
-	warnOfLogs(a.run.policy.Log, a.run.logs)
 	for _, t := range a.run.tails {
 		t.start()
 	}
@@ -223,6 +234,7 @@ func (a *FleetApp) Start() error {
 		return err
 	}
 	a.run.applied = applied
+	a.run.behind.begin(func(ctx context.Context) { keepEye(ctx, a.run.policy.Log, a.run.logs) })
 	a.run.state.apps.add(a)
 	close(a.run.ready)
 	return nil
@@ -230,6 +242,7 @@ func (a *FleetApp) Start() error {
 
 // Stop takes the policy out of force. Requests that came with it go on by it.
 func (a *FleetApp) Stop() error {
+	a.run.behind.stop()
 	a.run.applied.Withdraw()
 	a.run.state.apps.remove(a)
 	return nil

@@ -1,22 +1,25 @@
 package caddymodule
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/slotfleet/slotfleet/fleet/llamacpp"
 )
 
 // SlotlogApp reads the logs of llama-servers and knows what each of their slots is
-// doing. The servers are not asked anything.
+// doing. A server is asked only where `server` is set, once, for what its log does
+// not tell.
 //
-// The admin API shows the slots at `/slotlog/slots`, and the readers at
-// `/slotlog/sources`. A node of the `fleet` app takes its load from a source with
-// `log source NAME`. A file is read once, however many names it has, and reading
-// goes on through reloads.
+// The admin API shows the slots at `/slotlog/slots`, changes of them at
+// `/slotlog/events`, and the readers at `/slotlog/sources`. A node of the `fleet` app
+// takes its load from a source with `log source NAME`. A log is read once, however
+// many names it has, and reading goes on through reloads.
 type SlotlogApp struct {
 	// The logs. Each needs a name of its own.
 	Sources []*LogSource `json:"sources,omitempty"`
@@ -24,21 +27,13 @@ type SlotlogApp struct {
 	run *slotlogRun
 }
 
-// LogSource is one log.
-type LogSource struct {
-	// What the source is called in answers and metrics. Required, unique.
-	Name string `json:"name,omitempty"`
-
-	// The path of the log file. It need not exist yet, and may be rotated in any way.
-	// Placeholders such as `{env.LLAMA_LOG}` are expanded. Required.
-	File string `json:"file,omitempty"`
-}
-
 // slotlogRun is one SlotlogApp at work.
 type slotlogRun struct {
 	state   *state
 	logger  *slog.Logger
 	logs    []namedLog
+	seeds   []func() (*llamacpp.Seeder, error) // of the sources with a server
+	behind  background
 	cleaned sync.Once
 }
 
@@ -51,7 +46,7 @@ func (SlotlogApp) CaddyModule() caddy.ModuleInfo {
 }
 
 // Provision checks the configuration and takes its part in the shared state. It
-// does not open the logs.
+// opens, runs and asks nothing.
 func (a *SlotlogApp) Provision(ctx caddy.Context) error {
 	s, err := holdState()
 	if err != nil {
@@ -62,46 +57,50 @@ func (a *SlotlogApp) Provision(ctx caddy.Context) error {
 		return err
 	}
 	for _, src := range a.Sources {
+		if src == nil || src.Name == "" {
+			return errors.New("a log source has no name")
+		}
+		if _, ok := a.log(src.Name); ok {
+			return fmt.Errorf("source %s is there twice: give each source its own name", src.Name)
+		}
 		if err := a.add(src); err != nil {
-			return err
+			return fmt.Errorf("source %s: %w", src.Name, err)
 		}
 	}
 	return nil
 }
 
 func (a *SlotlogApp) add(src *LogSource) error {
-	switch {
-	case src == nil || src.Name == "":
-		return errors.New("a log source has no name")
-	case src.File == "":
-		return fmt.Errorf("source %s: no file", src.Name)
-	}
-	if _, ok := a.path(src.Name); ok {
-		return fmt.Errorf("source %s is there twice: give each source its own name", src.Name)
-	}
-	path, err := logPath(src.File)
+	o, err := src.options()
 	if err != nil {
-		return fmt.Errorf("source %s: %w", src.Name, err)
+		return err
 	}
-	t, err := holdTail(path)
+	seeder, err := src.seeder(a.run.logger)
 	if err != nil {
-		return fmt.Errorf("source %s: %w", src.Name, err)
+		return err
+	}
+	t, err := holdTail(o)
+	if err != nil {
+		return err
 	}
 	a.run.logs = append(a.run.logs, namedLog{name: src.Name, tail: t})
+	if seeder != nil {
+		a.run.seeds = append(a.run.seeds, func() (*llamacpp.Seeder, error) { return seeder(t.start()) })
+	}
 	return nil
 }
 
-// path returns the file of a source. A nil app has none.
-func (a *SlotlogApp) path(name string) (string, bool) {
+// log returns the log of a source. A nil app has none.
+func (a *SlotlogApp) log(name string) (*tail, bool) {
 	if a == nil {
-		return "", false
+		return nil, false
 	}
 	for _, l := range a.run.logs {
 		if l.name == name {
-			return l.tail.path, true
+			return l.tail, true
 		}
 	}
-	return "", false
+	return nil, false
 }
 
 // names lists the sources for a message.
@@ -116,28 +115,29 @@ func (a *SlotlogApp) names() string {
 	return list(names)
 }
 
-// warnOfLogs says which logs are not there at the start. They are waited for, but it
-// may as well be a wrong path.
-func warnOfLogs(logger *slog.Logger, logs []namedLog) {
-	for _, l := range logs {
-		if _, err := os.Stat(l.tail.path); err != nil {
-			logger.Warn("log is not there yet", "source", l.name, "path", l.tail.path, "error", err)
-		}
-	}
-}
-
 // Start begins to follow the logs.
 func (a *SlotlogApp) Start() error {
-	warnOfLogs(a.run.logger, a.run.logs)
 	for _, l := range a.run.logs {
 		l.tail.start()
 	}
+	work := []func(context.Context){
+		func(ctx context.Context) { keepEye(ctx, a.run.logger, a.run.logs) },
+	}
+	for _, open := range a.run.seeds {
+		s, err := open()
+		if err != nil {
+			return err
+		}
+		work = append(work, s.Run)
+	}
+	a.run.behind.begin(work...)
 	a.run.state.sources.add(a.run)
 	return nil
 }
 
 // Stop takes the sources out of what the admin API and the metrics show.
 func (a *SlotlogApp) Stop() error {
+	a.run.behind.stop()
 	a.run.state.sources.remove(a.run)
 	return nil
 }
@@ -149,6 +149,7 @@ func (a *SlotlogApp) Cleanup() error {
 	}
 	var err error
 	a.run.cleaned.Do(func() {
+		a.run.behind.stop()
 		held := make([]*tail, 0, len(a.run.logs))
 		for _, l := range a.run.logs {
 			held = append(held, l.tail)

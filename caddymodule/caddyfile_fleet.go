@@ -37,6 +37,8 @@ func parseFleetOption(d *caddyfile.Dispenser, before any) (any, error) {
 //		attempts  <number>
 //		stall     auto|<duration>
 //		buffer    <size>
+//		moves     <percent>
+//		preempt
 //		drain_timeout <duration>
 //		queue {
 //			requests <number>
@@ -67,6 +69,8 @@ func (a *FleetApp) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"buffer":    {read: size(&a.Buffer)},
 		"queue":     {read: a.readQueue},
 
+		"moves":         {read: number(&a.Moves, 300)},
+		"preempt":       {read: flag(&a.Preempt)},
 		"drain_timeout": {read: duration(&a.DrainTimeout, "", 0)},
 		"warm":          {read: a.readWarm},
 	}.parse(d, "fleet")

@@ -54,7 +54,7 @@ func TestBadCaddyfilesAreRefused(t *testing.T) {
 	global := func(lines string) string { return "{\n" + lines + "\n}\n" }
 	site := func(lines string) string { return "{\nfleet {\n}\n}\nhttp://:0 {\n" + lines + "\n}\n" }
 	for name, c := range map[string]struct{ input, message, line string }{
-		"unknown option":        {global("fleet {\nnodes a b\n}"), `unknown option "nodes" in fleet: one of attempts, buffer, drain_timeout, node, policy, pool_high, queue, retry, stall, warm`, "3"},
+		"unknown option":        {global("fleet {\nnodes a b\n}"), `unknown option "nodes" in fleet: one of attempts, buffer, drain_timeout, moves, node, policy, pool_high, preempt, queue, retry, stall, warm`, "3"},
 		"unknown node option":   {global("fleet {\n" + node + " {\nspeeed 1 2\n}\n}"), `unknown option "speeed" in node a: one of context, key, lanes, log, speed, tls_ca`, "4"},
 		"unknown queue option":  {global("fleet {\nqueue {\nsize 3\n}\n}"), `unknown option "size" in queue: one of bytes, ping, requests, timeout`, "4"},
 		"argument to fleet":     {global("fleet x {\n}"), "wrong argument count", "2"},
@@ -90,10 +90,23 @@ func TestBadCaddyfilesAreRefused(t *testing.T) {
 		"speed zero":            {global("fleet {\n" + node + " {\nspeed 900 0\n}\n}"), "want two figures above 0", "4"},
 		"speed NaN":             {global("fleet {\n" + node + " {\nspeed NaN 1\n}\n}"), "want two figures above 0", "4"},
 		"unknown slotlog word":  {global("slotlog {\nsauce x\n}"), `unknown option "sauce" in slotlog: one of source`, "3"},
-		"source kind":           {global("slotlog {\nsource a journald x\n}"), "only `file PATH` can be read so far", "3"},
+		"source kind":           {global("slotlog {\nsource a syslog x\n}"), `source a: unknown kind "syslog": one of file, fifo`, "3"},
+		"source without kind":   {global("slotlog {\nsource a\n}"), "wrong argument count", "3"},
+		"source of two files":   {global("slotlog {\nsource a file /a /b\n}"), "wrong argument count", "3"},
+		"source empty":          {global("slotlog {\nsource a file \"\"\n}"), "source a: what follows file is empty", "3"},
+		"source relative":       {global("slotlog {\nsource a file a.log\n}"), `source a: the path "a.log" is relative`, "3"},
+		"source folder":         {global("slotlog {\nsource a file /var/log/\n}"), "source a: /var/log/ is a folder", "3"},
+		"source unit, option":   {global("slotlog {\nsource a journald --root=/\n}"), `source a: the name of the unit, "--root=/", begins with '-'`, "3"},
+		"source unit, pattern":  {global("slotlog {\nsource a journald *\n}"), `source a: the name of the unit, "*", holds '*'`, "3"},
+		"source container":      {global("slotlog {\nsource a docker a;b\n}"), `source a: the name of the container, "a;b", holds ';'`, "3"},
+		"source pod":            {global("slotlog {\nsource a kubectl a/b\n}"), `source a: the name of the pod, "a/b", holds '/'`, "3"},
+		"source stdin of what":  {global("slotlog {\nsource a stdin x\n}"), "wrong argument count", "3"},
+		"source of no command":  {global("slotlog {\nsource a command\n}"), "wrong argument count", "3"},
 		"source without path":   {global("slotlog {\nsource a file\n}"), "wrong argument count", "3"},
 		"source twice":          {global("slotlog {\nsource a file /a\nsource a file /b\n}"), "source a is there twice", "4"},
-		"source with server":    {global("slotlog {\nsource a file /a {\nserver http://x\n}\n}"), "server in source a is not available yet", "4"},
+		"source, server":        {global("slotlog {\nsource a file /a {\nserver x\n}\n}"), `the address "x" has no scheme`, "4"},
+		"source, server twice":  {global("slotlog {\nsource a file /a {\nserver http://x\nserver http://y\n}\n}"), "server is there twice in source a", "5"},
+		"source, lonely key":    {global("slotlog {\nsource a file /a {\nkey x\n}\n}"), "source a: key is that of a server", "5"},
 		"source with nonsense":  {global("slotlog {\nsource a file /a {\nnonsense\n}\n}"), `unknown option "nonsense" in source a`, "4"},
 		"unknown directive":     {site("fleet {\nkeys x\n}"), `unknown option "keys" in fleet: one of alias, any_model, class, max_body, mixed, node_headers, read_timeout, resume, session_header, tenant, tool_calls`, "7"},
 		"alias of one word":     {site("fleet {\nalias a\n}"), "wrong argument count", "7"},
@@ -134,6 +147,7 @@ func validate(config []byte) error {
 
 func TestBadConfigsAreRefusedWithoutATrace(t *testing.T) {
 	t.Setenv("SLOTFLEET_TEST_EMPTY", "")
+	t.Setenv("SLOTFLEET_TEST_FILE", "a.log")
 	t.Setenv("SLOTFLEET_TEST_HTTP", "http://127.0.0.1:1")
 	folder := t.TempDir()
 	apps := func(fleet, slotlog string) string {
@@ -174,7 +188,17 @@ func TestBadConfigsAreRefusedWithoutATrace(t *testing.T) {
 		"huge max_body":         {huge, ": the most is 1099511627776 (1 TiB)"},
 		"tls_ca missing":        {apps(`{"nodes":[{"name":"a","url":"https://x","tls_ca":"`+folder+`/none"}]}`, `{}`), "node a: tls_ca"},
 		"source without name":   {apps(`{}`, `{"sources":[{"file":"/a"}]}`), "has no name"},
-		"source without file":   {apps(`{}`, `{"sources":[{"name":"a"}]}`), "source a: no file"},
+		"source without file":   {apps(`{}`, `{"sources":[{"name":"a"}]}`), "source a: want exactly one of file, fifo"},
+		"source of two kinds":   {apps(`{}`, `{"sources":[{"name":"a","file":"/a","stdin":true}]}`), "source a: want exactly one of file, fifo"},
+		"source relative":       {apps(`{}`, `{"sources":[{"name":"a","file":"{env.SLOTFLEET_TEST_FILE}"}]}`), `source a: log: the path "a.log" is relative`},
+		"source, empty path":    {apps(`{}`, `{"sources":[{"name":"a","file":"{env.SLOTFLEET_TEST_EMPTY}"}]}`), "source a: log: "},
+		"source folder":         {apps(`{}`, `{"sources":[{"name":"a","file":"`+folder+`"}]}`), "is a folder"},
+		"source unit":           {apps(`{}`, `{"sources":[{"name":"a","journald":"-x"}]}`), `source a: log: the name of the unit, "-x", begins`},
+		"source command":        {apps(`{}`, `{"sources":[{"name":"a","command":["cat"]}]}`), "source a: a command is run only by a Caddy that was started with SLOTFLEET_ALLOW_COMMANDS=1"},
+		"source, server":        {apps(`{}`, `{"sources":[{"name":"a","file":"/a","server":"x"}]}`), "source a: server: the address"},
+		"source, server unset":  {apps(`{}`, `{"sources":[{"name":"a","file":"/a","server":"{env.SLOTFLEET_TEST_UNSET}"}]}`), "source a: server: "},
+		"source, lonely key":    {apps(`{}`, `{"sources":[{"name":"a","file":"/a","key":"x"}]}`), "source a: key is that of a server"},
+		"source, empty key":     {apps(`{}`, `{"sources":[{"name":"a","file":"/a","server":"http://x","key":"{env.SLOTFLEET_TEST_EMPTY}"}]}`), "source a: the key cannot be read"},
 		"source twice":          {apps(`{}`, `{"sources":[{"name":"a","file":"/a"},{"name":"a","file":"/b"}]}`), "source a is there twice"},
 		"handler without fleet": {handler, "add a global `fleet` block"},
 	} {

@@ -46,6 +46,8 @@ var fleetCommands = []subcommand{
 	parkCommand,
 	resumeCommand,
 	moveCommand,
+	slotsCommand,
+	loraCommand,
 	readLogCommand,
 	llamasimCommand,
 	demoCommand,

@@ -38,7 +38,7 @@ func askAdmin(fl caddycmd.Flags, method, path string, body, v any) ([]byte, erro
 	}
 	resp, err := caddycmd.AdminAPIRequest(addr, method, path, nil, content)
 	if err != nil {
-		return nil, adminFault(addr, err)
+		return nil, adminFault(addr, path, err)
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
@@ -53,11 +53,13 @@ func askAdmin(fl caddycmd.Flags, method, path string, body, v any) ([]byte, erro
 
 // adminFault says what an error of the admin API means. Caddy makes a status of 400
 // or more an error with the server's words.
-func adminFault(addr string, err error) error {
+func adminFault(addr, path string, err error) error {
 	said := printable(err.Error())
 	switch {
 	case strings.Contains(said, "HTTP 404") && strings.Contains(said, `"error":"no `):
 		return fmt.Errorf("%s", said)
+	case strings.Contains(said, "HTTP 404") && strings.HasPrefix(path, "/slotlog/"):
+		return fmt.Errorf("asking the admin API at %s: %s (the Caddy that answers there reads no log)", addr, said)
 	case strings.Contains(said, "HTTP 404"):
 		return fmt.Errorf("asking the admin API at %s: %s (the Caddy that answers there has no fleet)", addr, said)
 	case strings.Contains(said, "HTTP 409"), strings.Contains(said, "HTTP 502"), strings.Contains(said, "HTTP 503"):

@@ -24,13 +24,16 @@ import (
 )
 
 var llamasimCommand = subcommand{
-	use:   "llamasim [--listen <addr>] [--model <name>] [--slots <n>] [--context <n>] [--prefill <n>] [--decode <n>] [--thinking] [--log <file>]",
+	use: "llamasim [--listen <addr>] [--model <name> | --models <names> [--models-max <n>]] [--slots <n>] [--context <n>] [--kv-unified] " +
+		"[--prefill <n>] [--decode <n>] [--load-time <time>] [--sleep-idle <time>] [--thinking] [--like <version>] [--log <file>]",
 	short: "Runs a stand-in for a llama-server, to try a fleet without models",
 	long: `
 Runs one stand-in for a llama-server in the foreground, on loopback only. It has
 the API, the slots and the log of a llama-server but no model: its words come
 from a hash of the conversation. Speeds are in tokens per second and slot; 0 is
 as fast as it can.
+
+With --models it is a router, which loads each model when a request asks for it.
 
 A POST to /sim/kill ends it the way a crash would.
 
@@ -41,10 +44,16 @@ Exit codes:
 	flags: func(cmd *cobra.Command) {
 		cmd.Flags().String("listen", "127.0.0.1:9931", "Loopback address to listen on")
 		cmd.Flags().String("model", "stand-in", "Name of the model it pretends to serve")
+		cmd.Flags().String("models", "", "Names of the models of a router, with commas between them")
+		cmd.Flags().Int("models-max", 4, "How many models a router has loaded at once")
 		cmd.Flags().Int("slots", 2, "How many generations run at once")
 		cmd.Flags().Int("context", 4096, "Tokens that a slot holds")
 		cmd.Flags().Float64("prefill", 400, "Speed of reading a prompt")
 		cmd.Flags().Float64("decode", 25, "Speed of generating")
+		cmd.Flags().Bool("kv-unified", false, "Let all slots share --context")
+		cmd.Flags().Duration("load-time", 0, "How long loading a model takes")
+		cmd.Flags().Duration("sleep-idle", 0, "Sleep when nothing was asked for so long (default never)")
+		cmd.Flags().String("like", string(llamasim.V040), "Version to look like: v0.4.0, feb26 or feb25")
 		cmd.Flags().Bool("thinking", false, "Think before answering")
 		cmd.Flags().String("log", "", "File to append the server's log to")
 	},
@@ -54,16 +63,29 @@ Exit codes:
 
 func cmdLlamasim(fl caddycmd.Flags) (int, error) {
 	o := llamasim.Options{
-		Addr:     fl.String("listen"),
-		Model:    fl.String("model"),
-		Slots:    fl.Int("slots"),
-		Context:  fl.Int("context"),
-		Prefill:  fl.Float64("prefill"),
-		Decode:   fl.Float64("decode"),
-		Thinking: fl.Bool("thinking"),
+		Addr:      fl.String("listen"),
+		Version:   llamasim.Version(fl.String("like")),
+		Model:     fl.String("model"),
+		ModelsMax: fl.Int("models-max"),
+		Slots:     fl.Int("slots"),
+		Context:   fl.Int("context"),
+		KVUnified: fl.Bool("kv-unified"),
+		Prefill:   fl.Float64("prefill"),
+		Decode:    fl.Float64("decode"),
+		LoadTime:  fl.Duration("load-time"),
+		SleepIdle: fl.Duration("sleep-idle"),
+		Thinking:  fl.Bool("thinking"),
 	}
-	if o.Slots < 1 || o.Context < 1 || o.Prefill < 0 || o.Decode < 0 {
-		return caddy.ExitCodeFailedStartup, errors.New("--slots and --context must be at least 1, --prefill and --decode at least 0")
+	if names := fl.String("models"); names != "" {
+		for name := range strings.SplitSeq(names, ",") {
+			o.Models = append(o.Models, llamasim.Model{Name: strings.TrimSpace(name)})
+		}
+	}
+	if o.Slots < 1 || o.Context < 1 || o.ModelsMax < 1 {
+		return caddy.ExitCodeFailedStartup, errors.New("--slots, --context and --models-max must be at least 1")
+	}
+	if o.Prefill < 0 || o.Decode < 0 || o.LoadTime < 0 || o.SleepIdle < 0 {
+		return caddy.ExitCodeFailedStartup, errors.New("--prefill, --decode, --load-time and --sleep-idle must be at least 0")
 	}
 	if path := fl.String("log"); path != "" {
 		f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -89,6 +90,9 @@ func (c logCommand) run(ctx context.Context) error {
 			return fmt.Errorf("opening the log: %w", err)
 		}
 		defer f.Close()
+		if info, err := f.Stat(); err == nil && info.IsDir() {
+			return fmt.Errorf("%s is a folder: name the file in it", printable(c.path))
+		}
 		in = f
 	}
 	read := newLogReading(c.port)
@@ -119,7 +123,11 @@ func (c logCommand) run(ctx context.Context) error {
 
 // tail follows the file and prints what changes.
 func (c logCommand) tail(ctx context.Context, read *logReading) error {
-	s := slotlog.Open(slotlog.SourceOptions{Path: c.path, Port: read.fixedPort()})
+	path, err := filepath.Abs(c.path)
+	if err != nil {
+		return fmt.Errorf("following %s: %w", printable(c.path), err)
+	}
+	s := slotlog.Open(slotlog.SourceOptions{Path: path, Port: read.fixedPort()})
 	defer s.Close()
 	changed, cancel := s.Subscribe()
 	defer cancel()

@@ -25,7 +25,6 @@ type logReading struct {
 type logView struct {
 	reader  *slotlog.Reader
 	tracker *slotlog.Tracker
-	about   map[int]slotlog.PortState // without slots
 }
 
 const (
@@ -46,7 +45,6 @@ func newLogView(port int) logView {
 	return logView{
 		reader:  slotlog.NewReader(slotlog.SourceOptions{Port: port}),
 		tracker: slotlog.NewTracker(),
-		about:   make(map[int]slotlog.PortState),
 	}
 }
 
@@ -99,32 +97,7 @@ func shapeOf(line []byte) string {
 	return printable(b.String())
 }
 
-func (v *logView) feed(b []byte, at time.Time) {
-	v.reader.Feed(b, at, func(e slotlog.Event) {
-		p := v.about[e.Port]
-		switch e.Kind {
-		case slotlog.KindModel:
-			p.Model = e.Model
-			v.about[e.Port] = p
-		case slotlog.KindLanes:
-			p.Lanes, p.LaneContext = e.Lanes, e.Tokens
-			v.about[e.Port] = p
-		case slotlog.KindGone:
-			delete(v.about, e.Port)
-		}
-		v.tracker.Apply(e)
-	})
-}
-
-func (v *logView) ports(now time.Time) []slotlog.PortState {
-	out := []slotlog.PortState{}
-	for _, port := range v.tracker.Ports() {
-		p := v.about[port]
-		p.Port, p.Slots = port, v.tracker.Resolve(port, now)
-		out = append(out, p)
-	}
-	return out
-}
+func (v *logView) feed(b []byte, at time.Time) { v.reader.Feed(b, at, v.tracker.Apply) }
 
 // view is the reading that counts.
 func (r *logReading) view() *logView {
@@ -146,7 +119,7 @@ func (r *logReading) fixedPort() int {
 func (r *logReading) report(now time.Time) logReport {
 	v := r.view()
 	st := v.reader.Stats()
-	ports := onlyPort(v.ports(now), r.port)
+	ports := onlyPort(v.tracker.Report(now), r.port)
 	r.changed.of(ports)
 	return logReport{
 		At: now, Ports: ports, Tokens: v.tracker.TakeGeneratedTokens(),
@@ -160,7 +133,7 @@ func (r *logReading) report(now time.Time) logReport {
 // changes is what became different since the last call.
 func (r *logReading) changes(now time.Time) logReport {
 	v := r.view()
-	return logReport{At: now, Change: true, Ports: r.changed.of(onlyPort(v.ports(now), r.port))}
+	return logReport{At: now, Change: true, Ports: r.changed.of(onlyPort(v.tracker.Report(now), r.port))}
 }
 
 func onlyPort(list []slotlog.PortState, port int) []slotlog.PortState {

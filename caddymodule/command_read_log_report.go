@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"text/tabwriter"
 	"time"
 
@@ -60,19 +59,7 @@ func printSlots(w io.Writer, r logReport) error {
 		return printChanges(w, r)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, p := range r.Ports {
-		fmt.Fprintf(t, "port %d%s\n", p.Port, aboutPort(p))
-		if len(p.Slots) > 0 {
-			fmt.Fprintln(t, "  SLOT\tSTATE\tTASK\tCONTEXT\tGENERATED\tTOKENS/S")
-		}
-		for _, s := range p.Slots {
-			fmt.Fprintf(t, "  %d\t%s\t%s\t%s\t%s\t%s\n", s.Slot, s.State, taskText(s.Task), tokensText(s.PromptTokens), tokensText(s.Decoded), rateText(s.RateTps))
-		}
-		fmt.Fprintln(t)
-	}
-	if len(r.Ports) == 0 {
-		fmt.Fprint(t, "no slots seen\n\n")
-	}
+	printPorts(t, r.Ports)
 	fmt.Fprintf(t, "%s generated\n", plural(int(r.Tokens), "token"))
 	fmt.Fprintf(t, "%s read, %s understood, %s unknown\n",
 		plural(int(r.Lines), "line"), humanize.Comma(int64(r.Understood)), humanize.Comma(int64(r.Unknown)))
@@ -106,41 +93,6 @@ func printChanges(w io.Writer, r logReport) error {
 		}
 	}
 	return nil
-}
-
-func aboutPort(p slotlog.PortState) string {
-	s := ""
-	if p.Model != "" {
-		s += ", model " + printable(p.Model)
-	}
-	if p.Lanes > 0 {
-		s += ", " + plural(p.Lanes, "slot")
-	}
-	if p.LaneContext > 0 {
-		s += fmt.Sprintf(" of %s tokens", humanize.Comma(p.LaneContext))
-	}
-	return s
-}
-
-func taskText(n *int) string {
-	if n == nil {
-		return "-"
-	}
-	return strconv.Itoa(*n)
-}
-
-func tokensText(n *int64) string {
-	if n == nil {
-		return "-"
-	}
-	return humanize.Comma(*n)
-}
-
-func rateText(r *float64) string {
-	if r == nil {
-		return "-"
-	}
-	return strconv.FormatFloat(*r, 'f', 1, 64)
 }
 
 // slotChanges tells what changed from one look to the next.

@@ -20,6 +20,11 @@
 // them has left is the policy released and the shared state given back. That is
 // why an answer survives any reload, even one that removes the app.
 //
+// A log is followed once for the process (tail.go), whatever sources and nodes name
+// it; log_source.go checks where it comes from. What a started configuration does in
+// the background ends with its Stop: saying which logs cannot be relied on, and asking
+// servers for what their logs do not tell.
+//
 // A request passes through handler.go: routes.go says whose it is, body.go reads it
 // into memory that buffer.go sets aside, fleet/openai makes a job of it, the manager
 // runs the job, respond.go writes what comes out and ping.go a sign of life where

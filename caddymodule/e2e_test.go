@@ -389,7 +389,7 @@ func TestAnswerSurvivesEveryFaultAtEveryToken(t *testing.T) {
 	tools := []asking{toolAsking("tools, streamed", true), toolAsking("tools, whole", false)}
 	for _, a := range append(tools, askings[:4]...) {
 		t.Run(a.name, func(t *testing.T) {
-			e, sims := trio(t, llamasim.Options{Thinking: a.thinking}, "")
+			e, sims := trio(t, llamasim.Options{Thinking: a.thinking}, "moves 300")
 			tokens := tokens
 			if strings.HasPrefix(a.name, "tools") {
 				tokens = 100 // it ends with the call
@@ -450,7 +450,7 @@ func TestAnswerSurvivesSilenceAndRefusal(t *testing.T) {
 // Many clients, and nodes that break at random.
 func TestNothingIsLostOrRepeatedInManyBreaks(t *testing.T) {
 	const clients, each, tokens = 6, 50, 40
-	e, sims := trio(t, llamasim.Options{Slots: 3}, "")
+	e, sims := trio(t, llamasim.Options{Slots: 3}, "moves 300")
 	want := make([]told, len(askings))
 	for i, a := range askings {
 		if a.thinking {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -282,6 +283,10 @@ func (h *Handler) serve(p *reply, r *http.Request, read func(*reply, *http.Reque
 	a.settle(r, l)
 }
 
+// digestSeed makes digests, by which a request is known again should servers crash
+// under it, ones that nobody can aim at.
+var digestSeed = maphash.MakeSeed()
+
 // read makes work of the request.
 func (h *Handler) read(p *reply, r *http.Request, l lease, mem *share) (work, error) {
 	body, err := readBody(p, r, h.MaxBody, time.Duration(h.ReadTimeout), mem)
@@ -315,7 +320,7 @@ func (h *Handler) read(p *reply, r *http.Request, l lease, mem *share) (work, er
 		todo = work{call: &ask, want: call.Want()}
 		todo.want.Light = path.Use == openai.UseLightCall
 	}
-	todo.want.Mixed = h.Mixed
+	todo.want.Mixed, todo.want.Digest = h.Mixed, maphash.Bytes(digestSeed, body)
 	todo.want.Tenant, todo.want.Class = h.tenant(r), h.class(r)
 	if h.AnyModel && todo.want.Model != "" {
 		models := l.manager.Models(l.Applied)

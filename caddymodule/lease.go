@@ -20,6 +20,7 @@ type fleetRun struct {
 	logs   []namedLog        // that nodes brought themselves
 	reads  map[string]string // by source of the slotlog app: the node it belongs to
 
+	behind  background     // from Start to Stop
 	applied *fleet.Applied // set before ready is closed
 	ready   chan struct{}  // closed by Start
 	gone    chan struct{}  // closed by Cleanup

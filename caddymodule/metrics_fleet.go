@@ -32,7 +32,7 @@ type fleetMetrics struct {
 	wait       *prometheus.HistogramVec
 	counted    collectors // all of the above
 
-	nodeUp, lanesActive, lanes, waiting, waitingBytes, buffer *prometheus.Desc
+	nodeUp, lanesActive, lanes, waiting, waitingBytes, buffer, sessions *prometheus.Desc
 }
 
 func newFleetMetrics(s *state) *fleetMetrics {
@@ -60,6 +60,7 @@ func newFleetMetrics(s *state) *fleetMetrics {
 		lanes:        fleetDesc("lanes", "Lanes there are, where that is known.", "node", "model"),
 		waiting:      fleetDesc("queue_waiting", "Requests that wait for a lane."),
 		waitingBytes: fleetDesc("queue_bytes", "Size of the bodies of requests that wait for a lane."),
+		sessions:     fleetDesc("sessions", "Requests that run or wait.", "state"),
 		buffer:       fleetDesc("buffer_bytes", "Memory set aside for the bodies of requests."),
 	}
 	m.counted = collectors{m.requests, m.failovers, m.generated, m.expected, m.reused, m.refused, m.firstToken, m.duration, m.wait}
@@ -115,7 +116,7 @@ func (m *fleetMetrics) Refused(limit string) { m.refused.WithLabelValues(limit).
 // Describe sends the descriptions of all metrics.
 func (m *fleetMetrics) Describe(ch chan<- *prometheus.Desc) {
 	m.counted.Describe(ch)
-	for _, d := range []*prometheus.Desc{m.nodeUp, m.lanesActive, m.lanes, m.waiting, m.waitingBytes, m.buffer} {
+	for _, d := range []*prometheus.Desc{m.nodeUp, m.lanesActive, m.lanes, m.waiting, m.waitingBytes, m.buffer, m.sessions} {
 		ch <- d
 	}
 }
@@ -128,6 +129,9 @@ func (m *fleetMetrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(ch, m.waiting, float64(q.Waiting))
 	gauge(ch, m.waitingBytes, float64(q.Bytes))
 	gauge(ch, m.buffer, float64(m.state.memory.used.Load()))
+	for phase, n := range m.state.manager.Phases() {
+		gauge(ch, m.sessions, float64(n), phase.String())
+	}
 	for _, n := range s.Nodes {
 		up := 0.0
 		if n.Up {

@@ -14,35 +14,70 @@ import (
 type slotlogMetrics struct {
 	state *state
 
-	generated, lines, unknown, slots *prometheus.Desc
+	sources []sourceMetric
+	slots   *prometheus.Desc
+}
+
+// sourceMetric is a figure of a source. Figures without a value have no series.
+type sourceMetric struct {
+	desc    *prometheus.Desc
+	counter bool
+	value   func(l looked) (v float64, ok bool)
 }
 
 func newSlotlogMetrics(s *state) *slotlogMetrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(prometheus.BuildFQName(namespace, "slotlog", name), help, labels, nil)
 	}
-	return &slotlogMetrics{
-		state:     s,
-		generated: desc("generated_tokens_total", "Tokens that the log says were generated since it is read.", "source"),
-		lines:     desc("lines_total", "Lines read.", "source"),
-		unknown:   desc("unknown_lines_total", "Lines read and not understood.", "source"),
-		slots:     desc("slots", "Slots by what they do.", "source", "port", "state"),
+	m := &slotlogMetrics{state: s, slots: desc("slots", "Slots by what they do.", "source", "port", "state")}
+	counter := func(name, help string, value func(l looked) float64) {
+		m.sources = append(m.sources, sourceMetric{
+			desc(name, help, "source"), true, func(l looked) (float64, bool) { return value(l), true },
+		})
 	}
+	gauge := func(name, help string, value func(l looked) (float64, bool)) {
+		m.sources = append(m.sources, sourceMetric{desc(name, help, "source"), false, value})
+	}
+	counter("generated_tokens_total", "Tokens that the log says were generated since it is read.", func(l looked) float64 { return float64(l.generated) })
+	counter("lines_total", "Lines read.", func(l looked) float64 { return float64(l.Lines) })
+	counter("unknown_lines_total", "Lines read and not understood.", func(l looked) float64 { return float64(l.Unknown) })
+	counter("long_lines_total", "Lines of which only the beginning was looked at.", func(l looked) float64 { return float64(l.Long) })
+	counter("read_bytes_total", "Bytes read.", func(l looked) float64 { return float64(l.Bytes) })
+	counter("resyncs_total", "Times that lines did not follow each other: a file emptied or replaced, a program started again.", func(l looked) float64 { return float64(l.Resyncs) })
+	counter("overflows_total", "Times that the system dropped file events.", func(l looked) float64 { return float64(l.Overflows) })
+	counter("restarts_total", "Times that a program or FIFO was opened again.", func(l looked) float64 { return float64(l.Restarts) })
+	gauge("behind_bytes", "Bytes that are there and not read yet.", func(l looked) (float64, bool) { return float64(l.Behind), true })
+	gauge("degraded", "1: the log cannot be relied on.", func(l looked) (float64, bool) {
+		if l.Degraded {
+			return 1, true
+		}
+		return 0, true
+	})
+	gauge("last_line_timestamp_seconds", "When the last line was written, as far as that is known.", func(l looked) (float64, bool) {
+		return float64(l.LastLine.UnixMilli()) / 1e3, !l.LastLine.IsZero()
+	})
+	return m
 }
 
 // Describe sends the descriptions of all metrics.
 func (m *slotlogMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.generated, m.lines, m.unknown, m.slots} {
-		ch <- d
+	for _, s := range m.sources {
+		ch <- s.desc
 	}
+	ch <- m.slots
 }
 
 // Collect sends what the logs say now.
 func (m *slotlogMetrics) Collect(ch chan<- prometheus.Metric) {
 	for _, l := range m.state.look(time.Now()) {
-		counter(ch, m.generated, float64(l.generated), l.name)
-		counter(ch, m.lines, float64(l.Lines), l.name)
-		counter(ch, m.unknown, float64(l.Unknown), l.name)
+		for _, s := range m.sources {
+			switch v, ok := s.value(l); {
+			case ok && s.counter:
+				counter(ch, s.desc, v, l.name)
+			case ok:
+				gauge(ch, s.desc, v, l.name)
+			}
+		}
 		for _, p := range l.Ports {
 			in := map[slotlog.State]int{slotlog.Idle: 0, slotlog.Processing: 0, slotlog.Unknown: 0}
 			for _, s := range p.Slots {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/slotfleet/slotfleet/fleet"
 	"github.com/slotfleet/slotfleet/fleet/llamacpp"
+	"github.com/slotfleet/slotfleet/slotlog"
 )
 
 // Node is one llama-server.
@@ -189,50 +190,35 @@ func (a *FleetApp) logOf(n *Node, logs *SlotlogApp) (*tail, error) {
 		return nil, nil
 	}
 	if n.Log.Source != "" {
-		path, ok := logs.path(n.Log.Source)
+		log, ok := logs.log(n.Log.Source)
 		if !ok {
 			return nil, fmt.Errorf("log source %s is not in the slotlog app; it has %s", n.Log.Source, logs.names())
 		}
 		if _, ok := a.run.reads[n.Log.Source]; !ok {
 			a.run.reads[n.Log.Source] = n.Name
 		}
-		return a.hold(path)
+		return a.hold(log.o)
 	}
-	if _, ok := logs.path(n.Name); ok {
+	if _, ok := logs.log(n.Name); ok {
 		return nil, fmt.Errorf("its log and a source of the slotlog app have the same name: write `log source %s`, or rename one", n.Name)
 	}
-	path, err := logPath(n.Log.File)
+	o, err := logOptions(slotlog.SourceOptions{Kind: slotlog.SourceFile, Path: n.Log.File})
 	if err != nil {
 		return nil, err
 	}
-	t, err := a.hold(path)
+	t, err := a.hold(o)
 	if err == nil {
 		a.run.logs = append(a.run.logs, namedLog{name: n.Name, node: n.Name, tail: t})
 	}
 	return t, err
 }
 
-func (a *FleetApp) hold(path string) (*tail, error) {
-	t, err := holdTail(path)
+func (a *FleetApp) hold(o slotlog.SourceOptions) (*tail, error) {
+	t, err := holdTail(o)
 	if err == nil {
 		a.run.tails = append(a.run.tails, t)
 	}
 	return t, err
-}
-
-// logPath checks the path of a log and makes it the same for all who name the file.
-func logPath(path string) (string, error) {
-	path, err := caddy.NewReplacer().ReplaceOrErr(path, true, true)
-	if err != nil {
-		return "", fmt.Errorf("log: %w", err)
-	}
-	if path, err = filepath.Abs(path); err != nil {
-		return "", fmt.Errorf("log: %w", err)
-	}
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return "", fmt.Errorf("log %s is a folder: name the file in it", path)
-	}
-	return path, nil
 }
 
 // provision expands the node's placeholders and makes its specification.
@@ -257,14 +243,14 @@ func (n *Node) provision(ctx caddy.Context, repl *caddy.Replacer, log *tail) (fl
 			return fleet.NodeSpec{}, err
 		}
 	}
-	path := ""
+	read := ""
 	if log != nil {
-		path = log.path
+		read = log.key
 	}
 	spec := fleet.NodeSpec{
 		Name:     n.Name,
 		Address:  o.URL,
-		Identity: identity(n.Name, o.URL, o.Key, string(roots), path),
+		Identity: identity(n.Name, o.URL, o.Key, string(roots), read),
 		Lanes:    n.Lanes,
 		Context:  fleet.Tokens(n.Context),
 	}

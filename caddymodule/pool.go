@@ -1,15 +1,12 @@
 package caddymodule
 
 import (
-	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/slotfleet/slotfleet/fleet"
-	"github.com/slotfleet/slotfleet/slotlog"
 )
 
 // What outlives a configuration. All configurations of a process share one state,
@@ -68,69 +65,6 @@ func (s *state) Destruct() error {
 	return nil
 }
 
-// tail is one log file, followed once, whatever it is called.
-type tail struct {
-	path string
-
-	mu        sync.Mutex
-	source    *slotlog.Source // nil: not started
-	generated int64           // tokens counted since it was started
-}
-
-// holdTail takes a reference to the tail of a file. It does not touch the file.
-// Each call needs one of dropTail.
-func holdTail(path string) (*tail, error) {
-	v, _, err := tails.LoadOrNew(path, func() (caddy.Destructor, error) {
-		return &tail{path: path}, nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return v.(*tail), nil
-}
-
-func dropTails(held []*tail) error {
-	var failed error
-	for _, t := range held {
-		if _, err := tails.Delete(t.path); err != nil && failed == nil {
-			failed = fmt.Errorf("closing log %s: %w", t.path, err)
-		}
-	}
-	return failed
-}
-
-// start begins to follow the file, the first time it is called.
-func (t *tail) start() *slotlog.Source {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.source == nil {
-		t.source = slotlog.Open(slotlog.SourceOptions{Path: t.path})
-	}
-	return t.source
-}
-
-// look returns what the log says and how many tokens it counted so far. false: it
-// is not followed yet.
-func (t *tail) look(now time.Time) (s slotlog.Snapshot, generated int64, ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.source == nil {
-		return slotlog.Snapshot{}, 0, false
-	}
-	t.generated += t.source.TakeGeneratedTokens()
-	return t.source.Snapshot(now), t.generated, true
-}
-
-// Destruct stops following the file.
-func (t *tail) Destruct() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.source == nil {
-		return nil
-	}
-	return t.source.Close()
-}
-
 // inForce is what started configurations brought. During a reload there are two,
 // and either may leave first: the old one, or the new one because another of its
 // apps could not start.
@@ -163,7 +97,4 @@ func (f *inForce[T]) last() T {
 }
 
 // Interface guards.
-var (
-	_ caddy.Destructor = (*state)(nil)
-	_ caddy.Destructor = (*tail)(nil)
-)
+var _ caddy.Destructor = (*state)(nil)

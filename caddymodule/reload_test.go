@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/slotfleet/slotfleet/fleet/llamasim"
+	"github.com/slotfleet/slotfleet/slotlog"
 )
 
 // streams starts n chats and returns how they ended once they have. begun is called
@@ -208,7 +208,7 @@ func TestReloadsLeakNothing(t *testing.T) {
 	if n, _ := states.References(stateKey); n != 2 {
 		t.Errorf("got %d holders of the state, want both apps", n)
 	}
-	if n, _ := tails.References(log); n != 2 {
+	if n, _ := tails.References(slotlog.SourceOptions{Path: log}.Key()); n != 2 {
 		t.Errorf("got %d holders of the log, want both apps", n)
 	}
 }
@@ -354,19 +354,5 @@ func TestSlotsFollowTheLog(t *testing.T) {
 	decode(t, e.get(e.Admin+"/slotlog/sources").Body, &sources)
 	if len(sources.Sources) != 1 || string(sources.Sources[0]["file"]) != `"open"` {
 		t.Errorf("got %s", sources.Sources)
-	}
-}
-
-// A path that is wrong is told where an operator looks first.
-func TestLogThatIsNotThereIsTold(t *testing.T) {
-	there := filepath.Join(t.TempDir(), "there.log")
-	openLog(t, there)
-	var out strings.Builder
-	warnOfLogs(slog.New(slog.NewTextHandler(&out, nil)), []namedLog{
-		{name: "one", tail: &tail{path: there}},
-		{name: "two", tail: &tail{path: there + "x"}},
-	})
-	if got := out.String(); strings.Count(got, "level=WARN") != 1 || !strings.Contains(got, "source=two") {
-		t.Errorf("got %s, want a warning of the second", got)
 	}
 }

@@ -181,7 +181,9 @@ func (b *binary) testExitCodes(t *testing.T) {
 		says string
 	}{
 		{[]string{"fleet", "status", "--address", nobody}, 1, "is Caddy running there"},
+		{[]string{"fleet", "slots", "--address", nobody}, 1, "is Caddy running there"},
 		{[]string{"fleet", "llamasim", "kill", "--address", nobody}, 1, "is Caddy running there"},
+		{[]string{"fleet", "read-log", t.TempDir()}, 1, "is a folder"},
 		{[]string{"fleet", "read-log", filepath.Join(t.TempDir(), "none.log")}, 1, "does not exist"},
 		{[]string{"fleet", "read-log", "--port", "99999", busyLog}, 1, "a port is a number"},
 		{[]string{"fleet", "read-log"}, 1, ""},
@@ -448,6 +450,9 @@ func (b *binary) testDemoOwnNodes(t *testing.T) {
 	}
 	if out := b.succeed(t, "fleet", "status", "--address", admin); !strings.Contains(out, "1 of 2 nodes up; serving mine") {
 		t.Errorf("status:\n%s", out)
+	}
+	if out, _, code := b.run(t, "", "fleet", "slots", "--address", admin); code != 3 || out != "no log is read\n" {
+		t.Errorf("slots without a log: exit code %d, want 3:\n%s", code, out)
 	}
 	s.Kill()
 	awaitExit(t, b, 3, "fleet", "status", "--address", admin, "--json")

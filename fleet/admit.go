@@ -43,7 +43,7 @@ type waiter struct {
 	again  time.Time // when choose is to be asked again, though nothing happened; zero: not
 	asked  bool      // it was asked once
 	narrow bool      // it may find no lane where a shorter one finds one
-	stands standing  // in the queue
+	stands position  // in the queue
 
 	settled chan struct{}  // closed when claim or err is set
 	asks    chan time.Time // that again was set
@@ -87,6 +87,10 @@ func (w *waiter) isSettled() bool { return w.claim != nil || w.err != nil }
 func (m *Manager) Admit(ctx context.Context, a *Applied, r Request) (*Session, error) {
 	s := newSession(m, a, r)
 	if err := m.enter(s); err != nil {
+		return nil, err
+	}
+	if err := m.checkQuarantine(r.Digest); err != nil {
+		s.end(err)
 		return nil, err
 	}
 	ctx, done := s.bind(ctx)
@@ -167,6 +171,7 @@ func (m *Manager) enqueue(w *waiter) (full string, err error) {
 	if !w.isSettled() && !w.asked {
 		m.ask(w) // others found no lane, but whether to wait for a certain one is its own matter
 	}
+	m.preempt(w)
 	if w.first || w.kept || w.isSettled() {
 		return "", nil
 	}
@@ -262,6 +267,7 @@ func (i *instance) release(c *claim) {
 	if c.phase.writing.IsZero() {
 		i.work.readers--
 	}
+	c.forgetRun()
 	i.held--
 	i.remove(c.share)
 	i.sessions--
@@ -270,8 +276,9 @@ func (i *instance) release(c *claim) {
 
 // found is what a search through the fleet came to.
 type found struct {
-	able  []candidate // up, ready and fit to serve
-	other []candidate // up and ready, but second choice: to repeat the answer, begin it anew, or go on with another build
+	able    []candidate // up, ready and fit to serve
+	resting []candidate // as able, on nodes that fail more than others
+	other   []candidate // up and ready, but second choice: to repeat the answer, begin it anew, or go on with another build
 
 	known  int       // instances that serve the model, usable or not
 	widest Tokens    // of their contexts
@@ -283,9 +290,10 @@ type found struct {
 	next   time.Time // when that is probed next
 }
 
-// search looks at all instances of the policy's nodes.
+// search looks at all instances of the policy's nodes. What it found is good until
+// the next search.
 func (m *Manager) search(w *waiter, now time.Time) found {
-	f := found{able: make([]candidate, 0, len(w.policy.nodes))}
+	f := found{able: m.scratch.able[:0]}
 	model := w.Model
 	if model == "" {
 		model = onlyModel(w.policy.nodes)
@@ -302,6 +310,7 @@ func (m *Manager) search(w *waiter, now time.Time) found {
 			}
 		}
 	}
+	m.scratch.able = f.able
 	w.narrow = f.narrow > 0 || f.least < f.widest
 	return f
 }
@@ -346,12 +355,16 @@ func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
 	case !like && !second:
 		f.unlike++
 	case n.drain != nil: // nobody knows whether it comes back
+	case len(i.owed) > 0:
+		f.hopes(n, true)
 	case n.down != nil:
 		f.hopes(n, now.Sub(n.down.since) < w.policy.Wait)
 	case i.State != StateReady && i.State != StateSleeping:
 		f.hopes(n, i.State == StateLoading)
 	case !like:
 		f.other = append(f.other, i.candidate())
+	case n.rests(now):
+		f.resting = append(f.resting, i.candidate())
 	default:
 		f.able = append(f.able, i.candidate())
 	}

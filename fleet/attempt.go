@@ -32,6 +32,7 @@ func (g *generation) attempt(ctx context.Context) error {
 	n := s.claim.instance.node
 	err = n.link.Run(ctx, a, func(e Event) error {
 		n.hear()
+		s.spoke.Store(true)
 		switch {
 		case t.saw(e) && t.chunks == 1:
 			s.decodes()

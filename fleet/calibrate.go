@@ -16,8 +16,8 @@ type estimate struct {
 const (
 	decay = 0.98
 
-	// startWeight is what a start counts: few answers outvote it.
-	startWeight = 1
+	// startWeight is what a start counts against one answer.
+	startWeight = 0.1
 
 	// slopeShare is the slope against the base before there is anything to learn
 	// it from, and slopeWeight how many answers that counts for.
@@ -82,21 +82,21 @@ func (e *estimate) wrote(running, seconds float64) {
 		known := e.base + e.slope*running
 		seconds = bounded(seconds, known/wild, known*wild)
 		if e.n == 0 {
-			e.sum(1, e.base+e.slope)
+			e.sum(startWeight, 1, e.base+e.slope)
 		}
 	}
 	e.n, e.x, e.y, e.xx, e.xy = decay*e.n, decay*e.x, decay*e.y, decay*e.xx, decay*e.xy
-	e.sum(running, seconds)
+	e.sum(1, running, seconds)
 	e.fit()
 	e.answers++
 }
 
-func (e *estimate) sum(x, y float64) {
-	e.n++
-	e.x += x
-	e.y += y
-	e.xx += x * x
-	e.xy += x * y
+func (e *estimate) sum(weight, x, y float64) {
+	e.n += weight
+	e.x += weight * x
+	e.y += weight * y
+	e.xx += weight * x * x
+	e.xy += weight * x * y
 }
 
 // fit draws the line through what is known. A line through answers that all ran

@@ -23,6 +23,7 @@ const (
 
 // scratch is memory that decisions use one after the other.
 type scratch struct {
+	able  []candidate // of search
 	drawn []candidate
 	costs []float64
 }
@@ -35,7 +36,7 @@ func (cheapest) place(m *Manager, w *waiter, able []candidate, now time.Time) *i
 		out:    figures.outOf(w),
 		key:    tieKey(w),
 	}
-	if q.typical = typicalSpeed(able); q.typical == (speed{}) {
+	if q.typical, q.fastest = speeds(able); q.typical == (speed{}) {
 		return ranked{LoadAware}.place(m, w, able, now)
 	}
 	if len(able) > scoredWhole {
@@ -53,6 +54,7 @@ type query struct {
 	prompt, out float64
 	key         uint64
 	typical     speed // of the instances whose speed is known
+	fastest     speed // of these, by reading and by writing
 }
 
 // cheapestOf scores the candidates. false: none of them has a free lane, so that
@@ -104,7 +106,7 @@ func (w *waiter) holds(now time.Time, wait float64) bool {
 func (m *Manager) outlook(w *waiter, q *query, x *candidate) outlook {
 	i := x.owner
 	o := outlook{
-		speed:  i.speed.or(q.typical),
+		speed:  i.outlookSpeed(q),
 		lanes:  min(i.lanes(), most),
 		ahead:  i.ahead(q.now),
 		queued: i.work.unread,
@@ -168,6 +170,20 @@ func (i *instance) pool(now time.Time) float64 {
 	return bounded(float64(used)/float64(total), 0, 1)
 }
 
+// outlookSpeed is the speed to reckon with. What only the configuration says of an
+// instance may be far too low, and one that is never chosen never shows it: so while
+// it is idle it is taken for as much faster as that may be wrong, if others are.
+func (i *instance) outlookSpeed(q *query) speed {
+	s := i.speed.or(q.typical)
+	if i.speed.answers == 0 && i.ours() == 0 {
+		s.prefill = max(s.prefill, min(q.fastest.prefill, s.prefill*wild))
+		if f := max(q.fastest.step(1)/s.step(1), 1.0/wild); f < 1 {
+			s.base, s.slope = s.base*f, s.slope*f
+		}
+	}
+	return s
+}
+
 // or fills in what is not known of the speed.
 func (s speed) or(typical speed) speed {
 	if s.prefill == 0 {
@@ -179,32 +195,40 @@ func (s speed) or(typical speed) speed {
 	return s
 }
 
-// typicalSpeed is the mean of the speeds that are known; zero: none is. Where only
-// reading or only writing is, the other follows from the usual ratio.
-func typicalSpeed(able []candidate) speed {
+// speeds returns the mean of the speeds that are known, zero if none is, and the best
+// of them. Where only reading or only writing is known, the other follows from the
+// usual ratio.
+func speeds(able []candidate) (typical, fastest speed) {
 	var sum speed
 	var readers, writers float64
 	for k := range able {
 		s := &able[k].owner.speed
 		if s.prefill > 0 {
 			sum.prefill += s.prefill
+			fastest.prefill = max(fastest.prefill, s.prefill)
 			readers++
 		}
 		if s.base > 0 {
 			sum.base += s.base
 			sum.slope += s.slope
+			if writers == 0 || s.step(1) < fastest.step(1) {
+				fastest.base, fastest.slope = s.base, s.slope
+			}
 			writers++
 		}
 	}
-	const ratio = nominalPrefill / nominalDecode
-	switch {
-	case readers+writers == 0:
-		return speed{}
-	case readers == 0:
-		return speed{ratio * writers / sum.base, sum.base / writers, sum.slope / writers}
-	case writers == 0:
-		base := ratio * readers / sum.prefill
-		return speed{sum.prefill / readers, base, slopeShare * base}
+	if readers+writers == 0 {
+		return speed{}, speed{}
 	}
-	return speed{sum.prefill / readers, sum.base / writers, sum.slope / writers}
+	const ratio = nominalPrefill / nominalDecode
+	if readers == 0 {
+		sum.prefill, readers = ratio*writers/sum.base, 1
+		fastest.prefill = sum.prefill
+	}
+	if writers == 0 {
+		sum.base, writers = ratio*readers/sum.prefill, 1
+		sum.slope = slopeShare * sum.base
+		fastest.base, fastest.slope = sum.base, sum.slope
+	}
+	return speed{sum.prefill / readers, sum.base / writers, sum.slope / writers}, fastest
 }

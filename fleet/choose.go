@@ -22,6 +22,9 @@ func (m *Manager) choose(w *waiter) (*claim, error) {
 	}
 	found := m.search(w, now)
 	if len(found.able) == 0 {
+		found.able = found.resting
+	}
+	if len(found.able) == 0 {
 		found.able = found.other
 	}
 	if len(found.able) == 0 {

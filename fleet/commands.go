@@ -210,6 +210,7 @@ func (s *Session) reserve(needs Needs) error {
 // starts notes that an attempt begins, unless a command came before it.
 func (s *Session) starts(stop context.CancelCauseFunc) *command {
 	s.phase.Store(int32(PhasePrefill))
+	s.spoke.Store(false)
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
 	if s.command != nil {

@@ -68,7 +68,8 @@ const (
 	ContinueResponses
 
 	// ContinueMessages: /v1/messages goes on with a final assistant message, and gives
-	// its text back in front of the answer. Seen: /v1/messages/count_tokens answers, and
+	// its text back in front of the answer. Seen: what ContinueContent takes (older
+	// servers do not give it back), /v1/messages/count_tokens answers, and
 	// /apply-template leaves a final assistant message open that no field asks it to.
 	ContinueMessages
 )
@@ -158,6 +159,10 @@ type Request struct {
 	Blocks   []uint64  // hashes of the prompt's blocks, for the warm index
 	Deadline time.Time // when it must have been placed; zero: the policy's limit
 	Bytes    int64     // of its body, held while it waits
+
+	// Digest stands for the whole request: one under which nodes crash is refused when
+	// it comes again. 0: unknown.
+	Digest uint64
 
 	// Light: it needs no lane, because no slot of the model server works on it
 	// (tokenize, template). It does not wait for one either.

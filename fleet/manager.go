@@ -35,6 +35,11 @@ type Manager struct {
 	retired  bool                // closes with the last session
 	closed   bool
 
+	standing   []*standing // what all instances of a model get, the later ones, too
+	quarantine quarantine
+	came       counts // requests
+	moved      counts // of them, those that went on elsewhere after a loss
+
 	watchers watchers
 	seed     maphash.Seed // of what is shown instead of a tenant
 }

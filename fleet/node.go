@@ -18,6 +18,7 @@ type node struct {
 	link   Link
 	cancel context.CancelFunc
 	lost   chan struct{} // has room for one: somebody saw the node fail
+	doubt  chan struct{} // likewise: it may let a request lie
 
 	index     int // in the manager's list
 	wanted    int // policies that name it
@@ -26,10 +27,17 @@ type node struct {
 	learned bool // it said once what it offers
 	lives   int  // how often it came back from an outage that a probe saw
 	added   time.Time
-	down    *downtime    // nil: nothing is wrong with it, as far as is known
-	told    time.Time    // when an outage was last logged
-	drain   *drain       // nil: it is in service
-	heard   atomic.Int64 // last sign of life, in Unix nanoseconds; needs no lock
+	down    *downtime // nil: nothing is wrong with it, as far as is known
+	told    time.Time // when an outage was last logged
+	drain   *drain    // nil: it is in service
+
+	outcomes  tally // of attempts
+	outages   tally // those that are bad
+	restUntil time.Time
+	restFor   time.Duration
+	victims   []*Session // that were lost with it early, and may be why
+
+	heard atomic.Int64 // last sign of life, in Unix nanoseconds; needs no lock
 }
 
 // downtime is an outage.
@@ -47,16 +55,18 @@ type instance struct {
 	Instance          // what the node said, with what the configuration states
 	said     Instance // what the node said
 	node     *node
-	held     int     // lanes we hold
-	sessions int     // sessions placed there and not ended
-	light    int     // light requests that run there
-	gone     bool    // the node does not offer it any more
-	measured Rates   // from answers of ours; 0: none yet
-	service  float64 // seconds that a lane is held, on average; 0: unknown
+	held     int         // lanes we hold
+	sessions int         // sessions placed there and not ended
+	light    int         // light requests that run there
+	gone     bool        // the node does not offer it any more
+	owed     []*standing // calls that it must get before a request
+	measured Rates       // from answers of ours; 0: none yet
+	service  float64     // seconds that a lane is held, on average; 0: unknown
 	work     work
 	speed    estimate
 	warm     warmID
-	seed     uint64 // of ties
+	reading  []uint32 // runs, as the index counts them, of those that have a lane
+	seed     uint64   // of ties
 }
 
 func newNode(spec NodeSpec, link Link) *node {
@@ -66,6 +76,7 @@ func newNode(spec NodeSpec, link Link) *node {
 		identity: spec.Identity,
 		link:     link,
 		lost:     make(chan struct{}, 1),
+		doubt:    make(chan struct{}, 1),
 		added:    time.Now(),
 	}
 }
@@ -151,6 +162,11 @@ func (m *Manager) untilLost(ctx context.Context, n *node) time.Duration {
 		case <-n.lost:
 			idle.Stop()
 			return m.firstWait(n)
+		case <-n.doubt:
+			idle.Stop()
+			m.examine(ctx, n)
+			m.catchUp(ctx, n)
+			continue
 		case <-idle.C:
 		}
 		if m.quiet(n) && m.call(ctx, n, OpHealth, healthLimit) != nil {
@@ -180,10 +196,17 @@ func (m *Manager) call(ctx context.Context, n *node, op Op, limit time.Duration)
 // to it broke.
 func (m *Manager) outageSeen(n *node) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if n.down != nil {
-		n.down.seen = true
+	if n.down == nil || n.down.seen {
+		m.mu.Unlock()
+		return
 	}
+	n.down.seen = true
+	for _, s := range n.victims {
+		m.charge(n, s)
+	}
+	n.victims = nil
+	m.mu.Unlock()
+	m.cameAndWent(n)
 }
 
 // probeLater doubles the wait for the next probe, up to the policy's limit, and
@@ -204,10 +227,15 @@ func (m *Manager) probeIn(n *node, wait time.Duration) {
 }
 
 // firstWait is how long the first probe after a loss waits. A port that refuses
-// needs a moment; any other loss may have been one connection only.
+// needs a moment, and one that comes and goes more and more; any other loss may have
+// been one connection only.
 func (m *Manager) firstWait(n *node) time.Duration {
+	retry := m.retryOf(n)
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if f := n.flaps(time.Now()); f > 0 {
+		return min(firstRetry<<min(f, 8), retry)
+	}
 	if n.down != nil && (n.down.cause == CauseRefused || n.down.cause == CauseLoading) {
 		return firstRetry
 	}
@@ -235,7 +263,9 @@ func (m *Manager) quiet(n *node) bool {
 // report takes what a link says of its node.
 func (m *Manager) report(n *node, s NodeState) {
 	if s.Down != nil {
-		m.markDown(n, s.Down)
+		if m.markDown(n, s.Down) {
+			m.cameAndWent(n)
+		}
 		n.nudge()
 		return
 	}
@@ -247,11 +277,16 @@ func (m *Manager) report(n *node, s NodeState) {
 	for _, i := range n.instances {
 		i.gone = true
 	}
+	known := slices.Clone(n.instances)
 	for _, said := range s.Instances {
 		i := n.instance(said.Model)
 		m.heardOfCache(i, said)
 		i.said, i.gone = said, false
 		i.settle(spec)
+	}
+	m.owes(n, func(i *instance) bool { return !slices.Contains(known, i) })
+	if len(m.suspicious(n, time.Now())) > 0 {
+		signal(n.doubt)
 	}
 	n.instances = slices.DeleteFunc(n.instances, func(i *instance) bool {
 		return i.gone && !i.busy()
@@ -300,9 +335,11 @@ func (m *Manager) specOf(n *node) NodeSpec {
 }
 
 // nudge wakes the prober.
-func (n *node) nudge() {
+func (n *node) nudge() { signal(n.lost) }
+
+func signal(c chan<- struct{}) {
 	select {
-	case n.lost <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -323,13 +360,15 @@ func (n *node) lastHeard() time.Time {
 // and goes with each request must not fill the log.
 const tellAgain = 10 * time.Second
 
-// markDown notes that the node failed. Only the change is logged.
-func (m *Manager) markDown(n *node, err error) {
+// markDown notes that the node failed, and reports whether that is news. Only the
+// change is logged.
+func (m *Manager) markDown(n *node, err error) (fresh bool) {
 	cause, why := outage(err)
 	m.mu.Lock()
 	now := time.Now()
-	worse := n.down == nil || n.down.cause != cause
-	if n.down == nil {
+	fresh = n.down == nil
+	worse := fresh || n.down.cause != cause
+	if fresh {
 		n.down = &downtime{since: now, nextProbe: now.Add(firstRetry)}
 		if !n.learned {
 			n.down.since = n.added
@@ -348,6 +387,7 @@ func (m *Manager) markDown(n *node, err error) {
 		log.Warn("node is down", "node", n.name, "cause", string(cause), "error", why)
 		m.tell(Change{Kind: ChangeDown, Node: n.name, Why: string(cause)})
 	}
+	return fresh
 }
 
 // outage is what an error says of a node, for an operator.
@@ -370,12 +410,13 @@ func (m *Manager) markUp(n *node) {
 	n.hear()
 	m.mu.Lock()
 	was := n.down
-	n.down = nil
+	n.down, n.victims = nil, nil
 	log := m.logger()
 	if was != nil {
 		if was.seen {
 			n.lives++
 			m.forgetCaches(n)
+			m.owes(n, func(*instance) bool { return true })
 		}
 		m.pump()
 	}

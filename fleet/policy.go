@@ -36,6 +36,11 @@ type Policy struct {
 	// Attempts is how often one request may be started. Default: 4.
 	Attempts int
 
+	// Moves is the share, in percent of the requests of the last minute, that may go on
+	// elsewhere after their node was lost; as many as the largest node has lanes, or 256, may do so
+	// besides. Default: 10.
+	Moves int
+
 	// Stall is the longest silence of a running generation. Default: what
 	// follows from the node's measured prefill speed, at least 15s, 120s while
 	// that is unknown.
@@ -51,11 +56,16 @@ type Policy struct {
 	// DrainTimeout is how long what runs on a drained node may finish there.
 	// Default: 2m.
 	DrainTimeout time.Duration
+
 	// WaitingBytes is how large their bodies may be together. Default: 256 MiB.
 	WaitingBytes int64
 
 	// Warm says what is remembered of the servers' caches.
 	Warm WarmSpec
+
+	// Preempt lets a request that would have to wait take the lane of one of a lower
+	// class, which goes on when it gets one again. Default: false.
+	Preempt bool
 
 	// Log gets what an operator wants to know. Default: nothing is logged.
 	Log *slog.Logger
@@ -98,6 +108,9 @@ func (p *Policy) defaults() {
 	if p.Attempts == 0 {
 		p.Attempts = 4
 	}
+	if p.Moves == 0 {
+		p.Moves = 10
+	}
 	if p.Wait == 0 {
 		p.Wait = 60 * time.Second
 	}
@@ -130,6 +143,9 @@ func (p *Policy) Check() error {
 	}
 	if p.PoolHigh < 0 || p.PoolHigh > 100 {
 		return fmt.Errorf("pool_high is %d: a percentage from 1 to 100", p.PoolHigh)
+	}
+	if p.Moves < 0 || p.Moves > 300 {
+		return fmt.Errorf("moves is %d: a percentage from 1 to 300", p.Moves)
 	}
 	if min(p.Retry, p.Stall, p.Wait, p.DrainTimeout) < 0 || p.Attempts < 0 || p.Waiting < 0 || p.WaitingBytes < 0 {
 		return fmt.Errorf("retry, stall, attempts, drain_timeout and the queue's limits cannot be negative")

@@ -76,8 +76,8 @@ type flow struct {
 	at      int    // in the heap
 }
 
-// standing is where a waiter stands in the queue.
-type standing struct {
+// position is where a waiter stands in the queue.
+type position struct {
 	flow   *flow // nil: it does not wait
 	inFlow *list.Element
 	inLine *list.Element
@@ -128,7 +128,7 @@ func newQueue() *queue { return &queue{kinds: make(map[alike]*kindLines)} }
 // to have read.
 func (q *queue) push(w *waiter, cost Tokens, now time.Time) {
 	q.came++
-	w.stands = standing{came: q.came, since: now, cost: max(1, cost), kind: w.alike()}
+	w.stands = position{came: q.came, since: now, cost: max(1, cost), kind: w.alike()}
 	w.stands.class = min(max(0, w.Class), classMoving-1)
 	if w.first {
 		w.stands.class = classMoving

@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -26,6 +27,7 @@ type Session struct {
 	bytes     atomic.Int64 // that the client got
 	events    atomic.Int64 // of which it got something
 	delivered atomic.Bool  // the client got something
+	spoke     atomic.Bool  // something came of this attempt
 
 	failed []failure // of the goroutine that runs it
 	home   string    // fingerprint that the answer began with, where another went on with it
@@ -39,6 +41,7 @@ type Session struct {
 	command *command                // not followed yet
 	parked  chan struct{}           // closed to resume; nil: it is not parked
 	tried   time.Time               // when the attempt began
+	crashed []*node                 // under it
 	ended   bool
 	record  Record
 }
@@ -94,6 +97,7 @@ func (s *Session) carryOn(outer context.Context, w task) error {
 		}
 		needs, hopeless := w.needs()
 		if hopeless == nil && needs.Done {
+			s.m.judge(s.claim.instance.node, false)
 			return nil
 		}
 		if o, ok := errors.AsType[*command](err); ok {
@@ -107,6 +111,8 @@ func (s *Session) carryOn(outer context.Context, w task) error {
 		case *NodeLost:
 			s.lostNode(n, e)
 			if !e.untouched() {
+				s.m.judge(n, true)
+				s.m.blame(s, n, e.Cause)
 				lost++
 				s.failed = append(s.failed, failure{node: n, life: s.claim.life})
 			}
@@ -133,6 +139,12 @@ func (s *Session) carryOn(outer context.Context, w task) error {
 		}
 		if try >= s.policy.Attempts || lost >= maxLost || time.Since(s.began) > s.policy.Wait+maxTrying {
 			return s.outOf(said, err)
+		}
+		if ctx.Err() != nil {
+			return cancelled(ctx)
+		}
+		if lost > 0 && !s.m.mayMove(s.policy) {
+			return s.outOf(said, fmt.Errorf("too many requests moved in the last minute: %w", err))
 		}
 		try++
 		if err := s.move(ctx, needs, said, err); err != nil {

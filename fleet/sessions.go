@@ -85,6 +85,20 @@ func (m *Manager) Sessions() []SessionStatus {
 	return list
 }
 
+// Phases counts the sessions that have not ended by what they do. Every phase but
+// PhaseDone is there.
+func (m *Manager) Phases() map[Phase]int {
+	count := map[Phase]int{PhaseQueued: 0, PhasePrefill: 0, PhaseDecode: 0, PhaseParked: 0}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.live {
+		if !s.ended {
+			count[Phase(s.phase.Load())]++
+		}
+	}
+	return count
+}
+
 // Session returns one session, which may be one of the last that ended.
 func (m *Manager) Session(id string) (SessionStatus, bool) {
 	m.mu.Lock()
@@ -150,6 +164,7 @@ func (m *Manager) enter(s *Session) error {
 		s.id = strings.ToLower(rand.Text()[:12]) // 60 bits
 	}
 	m.live[s.id] = s
+	m.came.add(s.began, 1)
 	return nil
 }
 

@@ -41,8 +41,8 @@ func (p *simPlacer) place(m *Manager, w *waiter, able []candidate, now time.Time
 	prompt := float64(w.Prompt)
 	for i, x := range able {
 		views[i] = simView{instance: x.owner}
-		if n := len(w.blocks); n > 0 {
-			views[i].cached = prompt * float64(x.warm) / (float64(n) + 0.5)
+		if x.warm > 0 {
+			views[i].cached = m.has(w, &query{prompt: prompt}, &able[i])
 		}
 		views[i].unread = max(1, prompt-views[i].cached)
 	}

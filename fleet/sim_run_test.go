@@ -138,7 +138,8 @@ type simAnswer struct {
 }
 
 // simRun runs a workload of one seed and returns the answers in the order of arrival.
-func simRun(t *testing.T, load simLoad, p simPolicy, seed int64) (answers []simAnswer) {
+// draw seeds what the policy itself throws dice for.
+func simRun(t *testing.T, load simLoad, p simPolicy, seed, draw int64) (answers []simAnswer) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &simWorld{tasks: make(map[uint64]*simTask)}
 		start := time.Now()
@@ -162,7 +163,7 @@ func simRun(t *testing.T, load simLoad, p simPolicy, seed int64) (answers []simA
 			t.Fatal(err)
 		}
 		if p.placer != nil {
-			a.placer = p.placer(rand.New(rand.NewSource(77 + seed)))
+			a.placer = p.placer(rand.New(rand.NewSource(77 + draw)))
 		}
 		synctest.Wait()
 
@@ -238,11 +239,13 @@ type simFigures struct {
 	answers           int
 }
 
-// simStudy runs the seeds and leaves out the beginning and the end of each run.
-func simStudy(t *testing.T, load simLoad, p simPolicy, seeds int) simFigures {
+// simStudy runs the seeds, each so many times, and leaves out the beginning and the
+// end of each run.
+func simStudy(t *testing.T, load simLoad, p simPolicy, seeds, draws int) simFigures {
+	t.Helper()
 	var all []simAnswer
-	for seed := range seeds {
-		for _, x := range simRun(t, load, p, int64(seed)) {
+	for run := range seeds * draws {
+		for _, x := range simRun(t, load, p, int64(run%seeds), int64(run)) {
 			if x.at >= load.span*15/100 && x.at <= load.span*95/100 {
 				all = append(all, x)
 			}

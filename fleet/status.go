@@ -12,7 +12,8 @@ type NodeStatus struct {
 	Address   string           `json:"address,omitempty"`
 	Up        bool             `json:"up"`
 	Down      *DownStatus      `json:"down,omitempty"`
-	Drain     *DrainStatus     `json:"drain,omitempty"` // it takes nothing new
+	Drain     *DrainStatus     `json:"drain,omitempty"`       // it takes nothing new
+	RestsTo   *time.Time       `json:"rests_until,omitempty"` // until then it is used only if nobody else is there
 	LastHeard *time.Time       `json:"last_heard,omitempty"`
 	Instances []InstanceStatus `json:"instances"`
 }
@@ -155,6 +156,10 @@ func (m *Manager) nodeStatus(n *node, now time.Time) NodeStatus {
 	s := NodeStatus{Name: n.name, Address: n.address, Up: n.up(), Drain: m.drainStatus(n), Instances: []InstanceStatus{}}
 	if d := n.down; d != nil {
 		s.Down = &DownStatus{Since: d.since, Cause: d.cause, Error: d.why, NextProbe: d.nextProbe}
+	}
+	if n.rests(now) {
+		until := n.restUntil
+		s.RestsTo = &until
 	}
 	if heard := n.lastHeard(); !heard.IsZero() {
 		s.LastHeard = &heard

@@ -264,3 +264,12 @@ func (w *warmIndex) longestAgo() *warmInstance {
 	}
 	return found
 }
+
+// lastRun is the last run that brought the block to the instance, or found it there;
+// 0: it does not have it.
+func (w *warmIndex) lastRun(id warmID, hash uint64) uint32 {
+	if p := w.pair(id, hash); p != 0 {
+		return w.pairs.at(p).run
+	}
+	return 0
+}

@@ -56,6 +56,7 @@ type warmRun struct {
 	had    int // of the blocks, those expected to be there before
 	run    uint32
 	rest   bool // of an answer that was begun elsewhere: the prompt is longer than its blocks
+	shared bool // what it had was in a lane that was in use then
 }
 
 // remembered is what is remembered of a request: the blocks of its prompt or, where
@@ -184,13 +185,24 @@ func (m *Manager) noteRun(c *claim, w *waiter) {
 	id := m.warmID(c.instance)
 	out := [1]int{}
 	m.warm.index.expected(w.blocks, []warmID{id}, out[:])
+	shared := out[0] > 0 && slices.Contains(c.instance.reading, m.warm.index.lastRun(id, w.blocks[out[0]-1]))
 	c.warm = warmRun{
+		shared: shared,
 		index:  m.warm.index,
 		id:     id,
 		blocks: w.blocks,
 		had:    out[0],
 		run:    m.warm.index.ran(id, w.blocks, c.instance.cacheBlocks()),
 		rest:   w.first || len(w.Blocks) == 0,
+	}
+	c.instance.reading = append(c.instance.reading, c.warm.run)
+}
+
+// forgetRun notes that the claim's lane is free.
+func (c *claim) forgetRun() {
+	i := c.instance
+	if at := slices.Index(i.reading, c.warm.run); at >= 0 && c.warm.index != nil {
+		i.reading = slices.Delete(i.reading, at, at+1)
 	}
 }
 
@@ -219,7 +231,11 @@ func (m *Manager) learnCache(c *claim, t *meter) (expected, actual Tokens, ok bo
 		return 0, 0, false
 	}
 	expected = Tokens(int64(prompt) * int64(r.had) / int64(len(r.blocks)))
-	r.index.correct(r.id, r.blocks, expected, actual, prompt)
+	// A lane's cache is of no use to another lane: one that read it all again says
+	// nothing of what the server keeps.
+	if !r.shared || actual >= expected/2 {
+		r.index.correct(r.id, r.blocks, expected, actual, prompt)
+	}
 	return expected, actual, true
 }
 

@@ -1,6 +1,10 @@
 package slotlog
 
-import "unicode/utf8"
+import (
+	"bytes"
+	"unicode"
+	"unicode/utf8"
+)
 
 // What a log can make a reader remember is bounded, since anybody who can forge a
 // line can choose a port, a number of slots and a name.
@@ -11,9 +15,9 @@ const (
 	lanesUnsaid = 256
 
 	// maxPorts bounds how many servers are remembered, and maxSlots the slots of all
-	// of them. A router has a few children at once.
+	// of them, which is less than 16 MiB. A router has a few children at once.
 	maxPorts = 256
-	maxSlots = maxPorts * lanesUnsaid
+	maxSlots = 16384
 
 	// maxName bounds the bytes of a model's name.
 	maxName = 256
@@ -27,12 +31,15 @@ func (p *process) reach() int {
 	return lanesUnsaid
 }
 
+// weight is how many slots count for a process: those that it has, or that it spoke of.
+func (p *process) weight() int { return max(p.lanes, len(p.slots)) }
+
 // makeRoom forgets those who were heard longest ago, until the bounds hold. The one
 // that the line in hand speaks of was heard last.
 func (r *Reader) makeRoom() {
 	slots := 0
 	for _, p := range r.procs {
-		slots += p.reach()
+		slots += p.weight()
 	}
 	for len(r.procs) > maxPorts || slots > maxSlots {
 		var oldest *process
@@ -41,7 +48,7 @@ func (r *Reader) makeRoom() {
 				oldest = p
 			}
 		}
-		slots -= oldest.reach()
+		slots -= oldest.weight()
 		r.forget(oldest)
 	}
 }
@@ -59,14 +66,23 @@ func (r *Reader) forget(p *process) {
 	}
 }
 
-// clipName returns as much of a name as is kept, without half a letter at its end.
+// clipName returns as much of a name as is kept, without half a letter at its end,
+// and with a mark for what is no letter: names are shown to people.
 func clipName(name []byte) []byte {
-	if len(name) <= maxName {
+	if len(name) > maxName {
+		n := maxName
+		for n > maxName-utf8.UTFMax && !utf8.RuneStart(name[n]) {
+			n--
+		}
+		name = name[:n]
+	}
+	if utf8.Valid(name) && bytes.IndexFunc(name, unicode.IsControl) < 0 {
 		return name
 	}
-	n := maxName
-	for n > maxName-utf8.UTFMax && !utf8.RuneStart(name[n]) {
-		n--
-	}
-	return name[:n]
+	return bytes.Map(func(c rune) rune {
+		if unicode.IsControl(c) {
+			return utf8.RuneError
+		}
+		return c
+	}, bytes.ToValidUTF8(name, []byte("\ufffd")))
 }

@@ -42,8 +42,8 @@ func TestForgedLogHoldsBoundedMemory(t *testing.T) {
 	}{
 		{"many ports with slots", 2000, func(port int) string {
 			return markedLaunch(port, 0) + markedLaunch(port, 255) + markedLaunch(port, 256) + markedLaunch(port, 4095)
-		}, 2 * 256, 256},
-		{"servers that say they have many slots", 40, func(port int) string { return markedLanes(port, 4096) }, 65536, 16},
+		}, 2 * 64, 64},
+		{"servers that say they have many slots", 40, func(port int) string { return markedLanes(port, 4096) }, 16384, 4},
 		{"servers that say they have too many slots", 40, func(port int) string { return markedLanes(port, 4097) }, 0, 256},
 		{"servers that say they have one slot", 2000, func(port int) string { return markedLanes(port, 1) }, 256, 256},
 		{"one server with many slots", 1, func(port int) string {

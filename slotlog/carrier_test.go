@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -116,12 +117,13 @@ prompt eval time =     243.43 ms /    17 tokens (   14.32 ms per token,    69.84
 0.18.000.001 I slot      release: id  0 | task 12 | stop processing: n_tokens = 323, truncated = 0
 0.18.000.002 I slot launch_slot_: id  1 | task 13 | processing task, is_child = 0
 `,
-	"E9": `{"type":"log","time":12000000,"level":"info","msg":"slot get_availabl: id  0 | task -1 | selected slot by LRU, t_last = -1\n"}
-{"type":"log","time":12000001,"level":"info","msg":"slot launch_slot_: id  0 | task 12 | processing task, is_child = 0\n"}
+	"E9": `{"type":"log","time":3179,"level":"info","msg":"cmn  common_param: common_params_print_info: verbosity = 3\n"}
+{"type":"log","time":1000000,"level":"info","msg":"slot get_availabl: id  0 | task -1 | selected slot by LRU, t_last = -1\n"}
+{"type":"log","time":1000001,"level":"info","msg":"slot launch_slot_: id  0 | task 12 | processing task, is_child = 0\n"}
 {"type":"fit_memory_breakdown","data":{"x":[1,2]}}
-{"type":"log","time":18000000,"level":"info","msg":"slot print_timing: id  0 | task 12 |        eval time =    5739.57 ms /   300 tokens (   19.20 ms per token,    52.09 tokens per second)\n"}
-{"type":"log","time":18000001,"level":"info","msg":"slot      release: id  0 | task 12 | stop processing: n_tokens = 323, truncated = 0\n"}
-{"type":"log","time":18000002,"level":"info","msg":"slot launch_slot_: id  1 | task 13 | processing task, is_child = 0\n"}
+{"type":"log","time":7000000,"level":"info","msg":"slot print_timing: id  0 | task 12 |        eval time =    5739.57 ms /   300 tokens (   19.20 ms per token,    52.09 tokens per second)\n"}
+{"type":"log","time":7000001,"level":"info","msg":"slot      release: id  0 | task 12 | stop processing: n_tokens = 323, truncated = 0\n"}
+{"type":"log","time":7000002,"level":"info","msg":"slot launch_slot_: id  1 | task 13 | processing task, is_child = 0\n"}
 `,
 	"ik": `INFO [   launch_slot_with_task] slot is processing task | tid="140" timestamp=1777705911 id_slot=0 id_task=12
 INFO [    batch_pending_prompt] kv cache rm [p0, end) | tid="140" timestamp=1777705911 id_slot=0 id_task=12 p0=7
@@ -331,7 +333,10 @@ func TestErasMayFollowEachOtherInOneFile(t *testing.T) {
 			log.WriteString(carriersOf[names[rng.IntN(len(names))]](eraLogs[era]))
 			want = append(want, saidBy(eraLogs[era])...)
 		}
-		if diff := cmp.Diff(want, saidBy(log.String())); diff != "" {
+		got := slices.DeleteFunc(saidBy(log.String()), func(words string) bool {
+			return words == "reset" // the records' clock begins anew
+		})
+		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatalf("all eras in one file (-want +got):\n%s", diff)
 		}
 	}

@@ -181,7 +181,7 @@ func (t *Tracker) lanes(p *portState, e *Event) {
 	p.server.known = true
 	p.server.lanes, p.server.laneContext, p.server.pool = e.Lanes, e.Tokens, e.Pool
 	for i := range min(e.Lanes, maxLanes) {
-		s := p.slot(i)
+		s := t.slot(p, i)
 		s.state, s.hasPrompt = Idle, true
 		s.touch(e)
 	}
@@ -219,7 +219,7 @@ func (t *Tracker) clearSlots(p *portState, at time.Time) {
 		}
 	}
 	p.server.ends = [16]taskEnd{}
-	p.clear()
+	t.clear(p)
 }
 
 // forget drops a port. What ran there is lost.
@@ -229,6 +229,7 @@ func (t *Tracker) forget(p *portState) {
 			t.endLost(p, id, s, s.updatedAt)
 		}
 	}
+	t.clear(p)
 	delete(t.ports, p.port)
 	if t.last == p {
 		t.last = nil

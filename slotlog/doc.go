@@ -5,7 +5,7 @@
 //
 // Bytes pass through four stages:
 //
-//	file ── Source ──▶ Reader ──▶ Event ──▶ Tracker ──▶ []Slot
+//	log ── Source ──▶ Reader ──▶ Event ──▶ Tracker ──▶ []Slot
 //
 // A [Reader] cuts bytes into lines and lines into events. It knows the eras of
 // the log (where the clock stands, whether the release comes before the timings,
@@ -16,14 +16,21 @@
 // A [Tracker] folds events into slot states, one set per port, and keeps the
 // ledger of generated tokens. It has no clock and does no I/O.
 //
-// A [Source] owns one log file, its Reader and its Tracker. It follows the file
-// through rotation and truncation, and hands out immutable [Snapshot] values.
+// A [Source] owns one log, its Reader and its Tracker, and hands out [Snapshot]
+// values. A file is followed by a tail (tail.go) through rotation and truncation; the
+// tail reads through a small interface, and a watcher (watch.go) that all sources
+// share wakes it on file events and once a second. Everything else is a stream
+// (stream.go): a FIFO, the standard input, or the output of a program (program.go)
+// that runs in a process group of its own. kind.go says what there is and refuses
+// names that a program could take for something else. Where lines stop following
+// each other, that is a resync: half a line is dropped, and after a stream that broke
+// no slot is known.
 //
 // The log alone cannot always know: a reader comes late, a line is lost, a slow
-// request is silent. A Source leaves it at that. Who has a Tracker of their own and
-// a server to ask can help it: [Tracker.NeedsSeed] says when one read of the server's
-// /slots is worth it, and [Tracker.BeginSeed] and [Tracker.ApplySeed] around that
-// read make a line written in between win over the older answer.
+// request is silent. Who can ask the server may help it: [Source.NeedsSeed] says when
+// one read of the server's /slots is worth it, and [Source.BeginSeed] and
+// [Source.ApplySeed] around that read make a line written in between win over the
+// older answer. [Source.Confirm] takes a router's word on its children.
 //
 // [ParseLine] and [Tracker.Observe] are for one line of a modern server and skip
 // the era layer.

@@ -28,8 +28,7 @@ type era struct {
 	fixedPort int // configured; 0: from the log
 	ownPort   int // of lines without a mark
 
-	shape shape // the best that lines have shown
-	bare  int   // lines of a lesser one since
+	best shape // the best that lines have shown of late
 
 	procs map[int]*process // by port
 	cur   *process         // of the last line
@@ -43,6 +42,9 @@ type process struct {
 	port  int
 	heard uint64 // the first of the lines in a row that it spoke last
 	mark  int    // the printed port, 0 for lines without a mark
+
+	shape shape // what its lines have shown
+	bare  int   // lines of another one since
 
 	clock int64
 	low   int64 // the clock before it last leapt forward
@@ -115,7 +117,7 @@ func (r *Reader) newProcess(port int) *process {
 	if n := len(r.spare); n > 0 {
 		p, r.spare = r.spare[n-1], r.spare[:n-1]
 	}
-	*p = process{port: port, heard: r.stats.Lines, slots: p.slots[:0]}
+	*p = process{port: port, heard: r.stats.Lines, shape: r.best, slots: p.slots[:0]}
 	return p
 }
 
@@ -134,18 +136,22 @@ func (r *era) cut() {
 }
 
 // believe decides whether a line in a server's own words is one. Where others have a
-// prefix, one without it is text from somewhere else: chat templates and request
-// fields can hold whole lines, and they come without.
+// prefix, or are records, one that has not is text from somewhere else: chat templates
+// and request fields can hold whole lines, and they come without. A server that begins
+// to write records is believed when it says that it has just begun.
 func (r *Reader) believe(p *process, w wrapping, framed bool) bool {
 	if w.inside && framed {
 		return false
 	}
-	if w.shape < r.shape {
-		if r.bare++; r.bare < bareLimit {
+	strange := w.shape < p.shape || w.shape == shapeRecord && p.shape == shapeClock && w.clock >= p.clock/2
+	if strange {
+		if p.bare++; p.bare < bareLimit {
 			return false
 		}
+		r.best = w.shape
 	}
-	r.shape, r.bare = w.shape, 0
+	p.shape, p.bare = w.shape, 0
+	r.best = max(r.best, w.shape)
 	return w.clock == 0 || r.tick(p, w.clock, framed)
 }
 
@@ -173,7 +179,7 @@ func (r *Reader) tick(p *process, clock int64, framed bool) bool {
 // settle turns what a line about a slot says into what it means, given the lines
 // before it.
 func (p *process) settle(e *Event) {
-	s := p.slot(e.Slot)
+	s := &p.slots[e.Slot]
 	switch e.Kind {
 	case KindFrame:
 	case KindLaunch:
@@ -221,11 +227,17 @@ func (p *process) settle(e *Event) {
 	}
 }
 
-func (p *process) slot(id int) *slotRun {
+// grow makes room for a slot that was not spoken of before.
+func (r *Reader) grow(p *process, id int) {
+	if id < len(p.slots) {
+		return
+	}
 	for len(p.slots) <= id {
 		p.slots = append(p.slots, slotRun{task: noTask, released: noTask})
 	}
-	return &p.slots[id]
+	if p.lanes == 0 {
+		r.makeRoom()
+	}
 }
 
 func (p *process) run(s *slotRun, task int) {

@@ -1,6 +1,7 @@
 package slotlog
 
 import (
+	"encoding/binary"
 	"math"
 	"math/rand/v2"
 	"reflect"
@@ -20,6 +21,12 @@ func FuzzFeed(f *testing.F) {
 	f.Add(readFile(f, "testdata/busy-0.4.0.log"), uint64(1))
 	f.Add(readFile(f, "testdata/busy-b6673.log"), uint64(2))
 	f.Add(readFile(f, "testdata/router-0.4.0.log"), uint64(3))
+	for _, log := range eraLogs {
+		for _, around := range carriersOf {
+			f.Add([]byte(around(log)), uint64(5))
+		}
+		f.Add([]byte(inUTF16(log, binary.LittleEndian)), uint64(6))
+	}
 	f.Add([]byte("\x00\x00\n\x00slot\r\n\x1b[0m\x1b[\n[   1] \n"), uint64(4))
 	o := SourceOptions{MaxLine: 512}
 	f.Fuzz(func(t *testing.T, b []byte, seed uint64) {
@@ -40,9 +47,10 @@ func FuzzFeed(f *testing.F) {
 			}
 			tr.Apply(e)
 		}
-		if n := len(tr.Ports()); n > maxPorts {
+		if n := len(tr.Servers()); n > maxPorts {
 			t.Errorf("ports: got %d, want at most %d", n, maxPorts)
 		}
+		checkTracker(t, tr)
 		if n := tr.TakeGeneratedTokens(); n < 0 {
 			t.Errorf("generated tokens: got %d, want at least 0", n)
 		}

@@ -26,7 +26,7 @@ func (r *Reader) native(b []byte, w wrapping) bool {
 		r.mainLine(p, b[len("main: "):])
 		return true
 	}
-	if w.shape == shapeClock {
+	if w.shape >= shapeClock {
 		if !w.inside && !r.believe(p, w, false) {
 			return false
 		}
@@ -49,6 +49,9 @@ func (r *Reader) slotLine(p *process, f Frame, msg []byte) bool {
 	known := e.read(msg)
 	p.header.open = false
 	if f.Slot >= 0 {
+		if f.Slot >= len(p.slots) {
+			r.grow(p, f.Slot)
+		}
 		if e.Kind == KindEnding {
 			p.header = blockHeader{open: true, slot: f.Slot, task: f.Task}
 		}
@@ -64,7 +67,7 @@ func (r *Reader) slotLine(p *process, f Frame, msg []byte) bool {
 // launchLost says that a slot runs another task than we thought, when it is its
 // prefill that shows it.
 func (r *Reader) launchLost(p *process, e *Event) {
-	if s := p.slot(e.Slot); s.task != noTask && s.task != e.Task && s.released != e.Task {
+	if s := &p.slots[e.Slot]; s.task != noTask && s.task != e.Task && s.released != e.Task {
 		busy := about(p, KindBusy)
 		busy.Slot, busy.Task = e.Slot, e.Task
 		r.say(busy)
@@ -90,6 +93,12 @@ func (r *Reader) bareLine(p *process, b []byte, w wrapping) bool {
 	if p.header.open && r.blockLine(p, b) {
 		return true
 	}
+	if n := libraryName(b); n > 0 && !hasPrefix(b, "print_timings: ") {
+		if w == (wrapping{}) {
+			r.library = append(r.library[:0], b[:n]...)
+		}
+		return p.shape == shapeBare
+	}
 	if known, cut := isWrapperLine(b); known {
 		p.header.open = p.header.open && !cut
 		return true
@@ -113,7 +122,7 @@ func (r *Reader) bareLine(p *process, b []byte, w wrapping) bool {
 	if known, ok := r.freeLine(p, b, w); ok {
 		return known
 	}
-	return r.shape == shapeBare && isLibraryLine(b)
+	return false
 }
 
 // blockLine takes a line of a timing block, which belongs to the frame before it.
@@ -134,7 +143,7 @@ func (r *Reader) blockLine(p *process, b []byte) bool {
 		return true
 	}
 	h.took[i] = true
-	if p.slot(h.slot).task != h.task { // released before, or before we came
+	if h.slot >= len(p.slots) || p.slots[h.slot].task != h.task { // released before, or before we came
 		if e.Own = true; e.Kind == KindTiming {
 			e.Kind, e.Own = KindLate, false
 		}
@@ -171,6 +180,7 @@ func (r *Reader) recordLine(p *process) {
 			return
 		}
 		e := r.slotEvent(p, rec.slot, rec.task)
+		r.grow(p, rec.slot)
 		rec.event(e)
 		r.stats.Framed++
 		p.settle(e)
@@ -211,6 +221,7 @@ func (r *Reader) freeLine(p *process, b []byte, w wrapping) (known, ok bool) {
 			return false, true
 		}
 		r.stats.Framed++
+		r.grow(p, e.Slot)
 		p.settle(e)
 		r.emit(*e)
 	case e.readFreeTiming(b):

@@ -41,6 +41,8 @@ type Reader struct {
 	event Event       // scratch: of a line about a slot; Time is set for each chunk
 	rec   record      // scratch
 
+	library []byte // scratch: how the last line of a library began
+
 	texts  [maxNesting + 1][]byte // scratch: what objects held, and lines without colours
 	joined [2][]byte              // parts of lines that a collector cut, by stream
 
@@ -154,7 +156,11 @@ func (r *Reader) line(b []byte) {
 		r.recent /= 2
 		r.recentUnknown /= 2
 	}
-	if !r.open(b, wrapping{}) {
+	known, done := r.quick(b)
+	if !done {
+		known = r.open(b, wrapping{})
+	}
+	if !known {
 		r.stats.Unknown++
 		r.recentUnknown++
 	}

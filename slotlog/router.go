@@ -146,15 +146,13 @@ func childOf(msg []byte, prefix string) (name []byte, port int, ok bool) {
 	if !ok {
 		return nil, 0, false
 	}
-	i := bytes.LastIndex(rest, []byte(" on port "))
-	if i < 0 {
-		return nil, 0, false
-	}
-	n := whole64(rest[i+len(" on port "):])
+	i := bytes.LastIndexByte(rest, ' ')
+	n := whole64(rest[i+1:])
 	if n < 1 || n > 65535 {
 		return nil, 0, false
 	}
-	return rest[:i], int(n), true
+	name, ok = bytes.CutSuffix(rest[:i+1], []byte(" on port "))
+	return name, int(n), ok
 }
 
 // cutBetween returns what stands between a prefix and the last mark in b.

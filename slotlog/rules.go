@@ -1,6 +1,9 @@
 package slotlog
 
-import "bytes"
+import (
+	"bytes"
+	"encoding/binary"
+)
 
 // read finds the rule for the message of a slot frame, whatever its era, and sets
 // Kind and figures. Seq, Time, Port, Slot and Task are set; the rest is zero. It
@@ -22,6 +25,22 @@ func (e *Event) read(msg []byte) (known bool) {
 		e.readFree(msg)
 		return true
 	}
+	if len(msg) > 24 {
+		switch binary.LittleEndian.Uint64(msg) {
+		case wordsTotal, wordsGraphs:
+			return true
+		case wordsEval:
+			if string(msg[8:19]) == "val time = " && e.readSpeed(msg, 19) {
+				e.Kind = KindTiming
+				return true
+			}
+		case wordsPromptEval:
+			if string(msg[8:19]) == "val time = " && e.readSpeed(msg, 19) {
+				e.Kind = KindPrefillTiming
+				return true
+			}
+		}
+	}
 	switch msg[0] {
 	case 'p':
 		e.readPrompt(msg)
@@ -42,6 +61,14 @@ func (e *Event) read(msg []byte) (known bool) {
 	}
 	return e.Kind != KindFrame || !endsInRate(msg)
 }
+
+// The first eight bytes of the lines that come most often.
+var (
+	wordsPromptEval = binary.LittleEndian.Uint64([]byte("prompt e"))
+	wordsEval       = binary.LittleEndian.Uint64([]byte("       e"))
+	wordsTotal      = binary.LittleEndian.Uint64([]byte("      to"))
+	wordsGraphs     = binary.LittleEndian.Uint64([]byte("   graph"))
+)
 
 // readFree reads the words that count about a slot without a task.
 func (e *Event) readFree(msg []byte) {
@@ -163,10 +190,13 @@ func (e *Event) readPick(msg []byte) {
 		}
 		return
 	}
-	if i >= len(msg) || msg[i]|0x20 != 'l' {
+	if i+1 >= len(msg) || msg[i]|0x20 != 'l' {
 		return
 	}
 	e.Kind, e.Own = KindIdle, true
+	if msg[i+1]|0x20 != 'c' { // by age
+		return
+	}
 	// `, [f_]sim_best = S (> T thold), f_keep = K`; until b6722 `, similarity = S…`.
 	mark := "sim_best = "
 	j := bytes.Index(msg[i:], []byte(mark))
@@ -181,9 +211,8 @@ func (e *Event) readPick(msg []byte) {
 		return
 	}
 	e.Share, e.HasShare, e.Kept = min(float32(share), 1), true, -1
-	const keep = "f_keep = "
-	if j = bytes.Index(msg[i:], []byte(keep)); j >= 0 {
-		if kept, known, _, ok := scanRate(msg, i+j+len(keep)); ok && known {
+	if j = bytes.Index(msg[i:], []byte("f_keep = ")); j >= 0 {
+		if kept, known, _, ok := scanRate(msg, i+j+len("f_keep = ")); ok && known {
 			e.Kept = min(float32(kept), 1)
 		}
 	}

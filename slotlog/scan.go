@@ -215,10 +215,14 @@ func scanClock(b []byte) (us int64, n int) {
 // function name in the middle is always twelve wide and means nothing: builds
 // moved messages between functions.
 func scanFrame(b []byte) (f Frame, msg []byte, ok bool) {
-	if len(b) < 30 || string(b[:5]) != "slot " || string(b[17:22]) != ": id " {
+	if len(b) < 30 || string(b[:4]) != "slot" || b[4] != ' ' || string(b[17:21]) != ": id" || b[21] != ' ' {
 		return Frame{}, nil, false
 	}
-	id, i, ok := scanInt(b, skipBlanks(b, 22))
+	i := 22
+	if b[i] == ' ' {
+		i = skipBlanks(b, i)
+	}
+	id, i, ok := scanInt(b, i)
 	const task = " | task "
 	if !ok || len(b) < i+len(task) || string(b[i:i+len(task)]) != task {
 		return Frame{}, nil, false
@@ -252,19 +256,19 @@ func scanService(b []byte) (msg []byte, ok bool) {
 	return nil, false
 }
 
-// isLibraryLine reports whether an unframed line has the shape `name: text` that
-// the libraries under the server use.
-func isLibraryLine(b []byte) bool {
+// libraryName returns how long the `name: ` is with which the libraries under the
+// server begin their lines; 0: none.
+func libraryName(b []byte) int {
 	for i, c := range b {
 		switch {
 		case c == '_' || c|0x20 >= 'a' && c|0x20 <= 'z' || i > 0 && isDigit(c):
-		case c == ':':
-			return i > 1 && i+1 < len(b) && b[i+1] == ' '
+		case c == ':' && i > 1 && i+1 < len(b) && b[i+1] == ' ':
+			return i + 2
 		default:
-			return false
+			return 0
 		}
 	}
-	return false
+	return 0
 }
 
 // trimLine takes off what carriers put around a line: carriage returns (Windows;

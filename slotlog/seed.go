@@ -77,7 +77,7 @@ func (t *Tracker) ApplySeed(port int, watermark uint64, slots []SeedSlot, now ti
 		if in.Slot < 0 || in.Slot >= maxLanes {
 			continue
 		}
-		s := p.slot(in.Slot)
+		s := t.slot(p, in.Slot)
 		if s.lastSeq > watermark {
 			continue
 		}

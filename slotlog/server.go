@@ -210,7 +210,9 @@ func (r *Reader) moveTo(p *process, port int64) {
 	if port < 1 || port > 65535 || p.mark != 0 || r.fixedPort != 0 || int(port) == p.port {
 		return
 	}
-	r.drop(func(c *process) bool { return c != p && c.port == int(port) })
+	if c := r.procs[int(port)]; c != nil {
+		r.forget(c)
+	}
 	delete(r.procs, p.port)
 	r.say(about(p, KindGone))
 	p.port, r.ownPort = int(port), int(port)
@@ -274,6 +276,7 @@ func (r *Reader) purge(p *process, msg []byte) {
 	}
 	e := r.slotEvent(p, int(n), noTask)
 	e.Kind = KindCleared
+	r.grow(p, int(n))
 	p.settle(e)
 	r.emit(*e)
 }

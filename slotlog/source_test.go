@@ -2,14 +2,19 @@ package slotlog
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
 )
 
 // patience is how long a test waits for what must come; nothing waits that long
@@ -22,6 +27,19 @@ func follow(t *testing.T, o SourceOptions) *Source {
 	s := Open(o)
 	t.Cleanup(func() { s.Close() })
 	return s
+}
+
+// followWith is follow with a watcher of its own.
+func followWith(t *testing.T, o SourceOptions, w *watcher) *Source {
+	t.Helper()
+	s := openWith(o, w, diskFiles{})
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// eventless is a watcher on a system without file events.
+func eventless(every time.Duration) *watcher {
+	return &watcher{every: every, make: func() (*fsnotify.Watcher, error) { return nil, errors.New("none left") }}
 }
 
 // await waits for a snapshot that holds, told of each by Subscribe.
@@ -152,7 +170,7 @@ func TestAppendedLinesShow(t *testing.T) {
 func TestAppendedLinesShowWithoutFileEvents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.log")
 	write(t, path, launchLine(1))
-	s := follow(t, SourceOptions{Path: path, NoFileEvents: true, LookEvery: time.Millisecond})
+	s := followWith(t, SourceOptions{Path: path}, eventless(time.Millisecond))
 	awaitTask(t, s, 1)
 	appendTo(t, path, launchLine(2))
 	awaitTask(t, s, 2)
@@ -180,7 +198,7 @@ func TestLogTellsWhetherSlotsShareOneContext(t *testing.T) {
 func TestSlotChangeShowsWithoutWaitingForTheNextLook(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.log")
 	write(t, path, "")
-	s := follow(t, SourceOptions{Path: path, LookEvery: time.Hour})
+	s := followWith(t, SourceOptions{Path: path}, &watcher{every: time.Hour, make: fsnotify.NewWatcher})
 	awaitRead(t, s)
 	for task := range 20 {
 		appendTo(t, path, launchLine(task))
@@ -368,7 +386,7 @@ func TestEachOfManyTruncationsIsSeen(t *testing.T) {
 func TestMissingFileIsReadFromItsStartOnceItIsThere(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "not", "yet")
 	path := filepath.Join(dir, "s.log")
-	s := follow(t, SourceOptions{Path: path, LookEvery: 5 * time.Millisecond})
+	s := followWith(t, SourceOptions{Path: path}, eventless(5*time.Millisecond))
 	snap := await(t, s, "the log missing", func(n Snapshot) bool { return n.File == FileMissing })
 	if !snap.Degraded || !strings.Contains(snap.Reason, path) {
 		t.Errorf("degraded, reason: got %v, %q, want true with the path", snap.Degraded, snap.Reason)
@@ -433,7 +451,7 @@ func TestDeletedFileIsReportedAndItsSuccessorRead(t *testing.T) {
 }
 
 func TestLooksAtAMissingFileLeaveNothingBehind(t *testing.T) {
-	s := follow(t, SourceOptions{Path: filepath.Join(t.TempDir(), "no", "s.log"), LookEvery: time.Millisecond})
+	s := followWith(t, SourceOptions{Path: filepath.Join(t.TempDir(), "no", "s.log")}, &watcher{every: time.Millisecond, make: fsnotify.NewWatcher})
 	await(t, s, "the log missing", func(n Snapshot) bool { return n.File == FileMissing })
 	files, routines := openDescriptors(t), runtime.NumGoroutine()
 	tick := time.NewTicker(time.Millisecond)
@@ -477,34 +495,35 @@ func TestCloseTwiceIsFine(t *testing.T) {
 	}
 }
 
+// hungFiles is a file system that answers nothing until it is released.
+type hungFiles struct {
+	fileSystem
+	asked    atomic.Int32
+	released chan struct{}
+}
+
+func (h *hungFiles) stat(path string) (fs.FileInfo, error) {
+	h.asked.Add(1)
+	<-h.released
+	return nil, fs.ErrNotExist
+}
+
 func TestCloseDoesNotWaitForAFileSystemThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Source{stop: make(chan struct{}), done: make(chan struct{})}
-		hung := make(chan struct{})
-		looks := 0
-		go func() { // run, with a look that does not return
-			defer close(s.done)
-			tick := time.NewTicker(time.Second)
-			defer tick.Stop()
-			for w := (&watch{}); ; {
-				looks++
-				<-hung
-				if !w.wait(s.stop, tick.C, nil) {
-					return
-				}
-			}
-		}()
+		hung := &hungFiles{released: make(chan struct{})}
+		s := openWith(SourceOptions{Path: "/s.log"}, eventless(time.Second), hung)
+		time.Sleep(3 * time.Second) // looks are due, too
 		begin := time.Now()
 		if err := s.Close(); err != nil {
 			t.Errorf("close: got %v, want nil", err)
 		}
-		if got := time.Since(begin); got != 2*time.Second {
-			t.Errorf("waited %v, want 2 s", got)
+		if got := time.Since(begin); got != closeLimit {
+			t.Errorf("waited %v, want %v", got, closeLimit)
 		}
-		close(hung)
+		close(hung.released)
 		<-s.done
-		if looks != 1 {
-			t.Errorf("looks: got %d, want none after the one that hung", looks)
+		if got := hung.asked.Load(); got != 1 {
+			t.Errorf("looks: got %d, want none after the one that hung", got)
 		}
 	})
 }

@@ -53,12 +53,14 @@ type Tracker struct {
 	last      *portState // of the port that was spoken of last
 	watermark uint64     // highest line number seen
 	ledger    int64      // generated tokens that nobody took yet
+	slots     int        // of all ports
 	records   recordRing
 }
 
 type portState struct {
 	port         int
 	slots        []*slotState // by id; nil: never seen
+	spare        []*slotState // forgotten, to be used again
 	heard        uint64       // the watermark when it was spoken of last
 	seedAttempts int
 	seeded       bool
@@ -152,7 +154,7 @@ func (t *Tracker) slotEvent(e *Event) {
 	if e.Kind == KindFrame {
 		return
 	}
-	s := p.slot(e.Slot)
+	s := t.slot(p, e.Slot)
 	switch e.Kind {
 	case KindIdle, KindSlot:
 		t.lost(p, s, e)
@@ -249,7 +251,7 @@ func (t *Tracker) Resync() {
 				t.settleRecord(p, id, s)
 			}
 		}
-		p.clear()
+		t.clear(p)
 	}
 	t.ledger = 0
 }
@@ -305,6 +307,9 @@ func (t *Tracker) port(port int) *portState {
 func (t *Tracker) oldest() (port int) {
 	var found *portState
 	for n, p := range t.ports {
+		if p == t.last {
+			continue // it is spoken of
+		}
 		if found == nil || p.heard < found.heard || p.heard == found.heard && n < port {
 			port, found = n, p
 		}
@@ -312,23 +317,47 @@ func (t *Tracker) oldest() (port int) {
 	return port
 }
 
-func (p *portState) slot(id int) *slotState {
+// maxSpare bounds the room of forgotten slots that a port keeps.
+const maxSpare = 64
+
+// slot finds or makes a slot. One too many takes the place of those of the port heard
+// longest ago, as with ports.
+func (t *Tracker) slot(p *portState, id int) *slotState {
 	if id < len(p.slots) {
 		if s := p.slots[id]; s != nil {
 			return s
 		}
 	}
+	for t.slots >= maxSlots && len(t.ports) > 1 {
+		t.forget(t.ports[t.oldest()])
+	}
+	t.slots++
 	for len(p.slots) <= id {
 		p.slots = append(p.slots, nil)
 	}
-	s := &slotState{state: Unknown}
+	var s *slotState
+	if n := len(p.spare); n > 0 {
+		s, p.spare = p.spare[n-1], p.spare[:n-1]
+		*s = slotState{}
+	} else {
+		s = new(slotState)
+	}
+	s.state = Unknown
 	p.slots[id] = s
 	return s
 }
 
 // clear forgets the slots and lets the port be seeded at once.
-func (p *portState) clear() {
-	clear(p.slots)
+func (t *Tracker) clear(p *portState) {
+	for i := len(p.slots) - 1; i >= 0; i-- {
+		if s := p.slots[i]; s != nil {
+			t.slots--
+			if len(p.spare) < maxSpare {
+				p.spare = append(p.spare, s)
+			}
+		}
+		p.slots[i] = nil
+	}
 	p.slots = p.slots[:0]
 	p.seedAttempts, p.seeded, p.staleHandled, p.lastAttempt = 0, false, false, time.Time{}
 }

@@ -16,9 +16,10 @@ type wrapping struct {
 type shape uint8
 
 const (
-	shapeBare  shape = iota
-	shapeLevel       // `I ` (--log-prefix)
-	shapeClock       // `0.12.345.678 I `, or a record of --log-jsonl
+	shapeBare   shape = iota
+	shapeLevel        // `I ` (--log-prefix)
+	shapeClock        // `0.12.345.678 I `
+	shapeRecord       // a record of --log-jsonl
 )
 
 // open takes carriers, marks and prefixes off a line until a server's words are
@@ -38,7 +39,7 @@ func (r *Reader) open(b []byte, w wrapping) bool {
 		w.mark, w.clock = h.port, 0 // the clock so far was the router's
 	}
 	if h.clocked {
-		w.clock, w.shape = h.clock, shapeClock
+		w.clock, w.shape = h.clock, max(w.shape, shapeClock)
 	} else if h.leveled {
 		w.shape = max(w.shape, shapeLevel)
 	}
@@ -142,7 +143,7 @@ func (r *Reader) object(b []byte, w wrapping) bool {
 	}
 	words := r.texts[w.depth]
 	if kind.isText {
-		w.clock, w.shape = clock, shapeClock
+		w.clock, w.shape = clock, shapeRecord
 		return r.recordLines(words, w)
 	}
 	if name == "log" && stream.isText {

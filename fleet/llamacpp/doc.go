@@ -22,6 +22,11 @@
 // the answer, because the status alone does not: llama-server answers 500 to
 // broken JSON and 400 to a prompt that fits another server.
 //
+// A [Seeder] (seed.go) reads the server's /slots once when its log says that this is
+// worth it; a Link with a log runs one while it is watched. seed_router.go finds the
+// children of a router, which are asked in its place. That nothing can be read there
+// is a state which the log's source shows, and no error.
+//
 // Silence is bounded by a [fleet.Patience]. Its clock runs only while the link
 // waits for the server. When it strikes, the server's /health is asked on a
 // connection of its own: only a server that answers there gets the same time

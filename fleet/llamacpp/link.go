@@ -43,6 +43,7 @@ type Link struct {
 	name   string
 	client *client
 	source logSource // nil: none
+	seeds  seedLog   // nil: none
 	log    *slog.Logger
 
 	life context.Context // ends with Close
@@ -80,7 +81,7 @@ func New(o Options) (*Link, error) {
 		watchers: make(map[*watcher]struct{}),
 	}
 	if o.Source != nil {
-		l.source = o.Source
+		l.source, l.seeds = o.Source, o.Source
 	}
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)

@@ -31,13 +31,16 @@ type logSource interface {
 // Watch tells f what a [fleet.OpProbe] learned, and again when the log shows another
 // load: at once, but no sooner than 20 ms after it last looked at the log. f is called
 // from this goroutine. It asks the server itself only when something says that what was
-// learned is so no more: a generation has woken a server that slept, or a router tells
-// of its models.
+// learned is so no more (a generation has woken a server that slept, or a router tells
+// of its models), and for what its log does not tell, as a [Seeder] does.
 func (l *Link) Watch(outer context.Context, f func(fleet.NodeState)) {
 	ctx, cancel := l.bind(outer)
 	var following sync.WaitGroup
 	defer following.Wait()
 	defer cancel(nil)
+	if l.seeds != nil {
+		following.Go(func() { newSeeder(l, l.seeds).run(ctx) })
+	}
 	w := l.addWatcher()
 	defer l.dropWatcher(w)
 	s := &sight{link: l, f: f}

@@ -262,6 +262,13 @@ func seen(err error) error {
 func (l *Link) ask(outer context.Context, via *http.Transport, limit time.Duration,
 	method, path string, body []byte,
 ) (fleet.Reply, error) {
+	return l.askAt(outer, l.client, via, limit, method, path, body)
+}
+
+// askAt is ask at another place of the node: a child of the router that the link is to.
+func (l *Link) askAt(outer context.Context, at *client, via *http.Transport, limit time.Duration,
+	method, path string, body []byte,
+) (fleet.Reply, error) {
 	bound, cancel := l.bind(outer)
 	ctx, stop := context.WithTimeoutCause(bound, limit, errNoAnswer)
 	x := &exchange{method: method, path: path, accept: "application/json", body: body}
@@ -270,7 +277,7 @@ func (l *Link) ask(outer context.Context, via *http.Transport, limit time.Durati
 		cancel(nil)
 		x.bodies.Wait()
 	}()
-	resp, err := l.client.send(ctx, via, x)
+	resp, err := at.send(ctx, via, x)
 	if err != nil {
 		return fleet.Reply{}, l.fault(outer, ctx, err)
 	}

@@ -1,56 +1,12 @@
 package llamasim
 
 import (
+	"encoding/json"
 	"net/http"
 	"strings"
-	"time"
 )
 
-// chatPrompt renders the prompt of a chat body, which may be less than a completion.
-func (in *instance) chatPrompt(body []byte) (*request, []message, prompt, error) {
-	fields, err := parseBody(body)
-	if err != nil {
-		return nil, nil, prompt{}, err
-	}
-	q, err := in.parseRequest(fields)
-	if err != nil {
-		return nil, nil, prompt{}, err
-	}
-	messages, err := parseMessages(fields["messages"])
-	if err != nil {
-		return nil, nil, prompt{}, err
-	}
-	p, err := render(q, messages, in.o.Thinking)
-	return q, messages, p, err
-}
-
-func (in *instance) serveChat(w http.ResponseWriter, r *http.Request, body []byte) error {
-	in.server.asked(body)
-	q, messages, p, err := in.chatPrompt(body)
-	if err != nil {
-		return err
-	}
-	plan, err := planOf(q, messages)
-	if err != nil {
-		return err
-	}
-	j := in.newJob(q, markBOS+p.text, tokenize(markBOS+p.text), plan, settings(q, "deepseek", true))
-	c := &chat{in: in, j: j, p: p, id: "chatcmpl-" + randomID(), rp: in.newReply(w, r, q)}
-	defer c.rp.close()
-	for range j.gens {
-		s := &splitter{raw: q.rawReasoning}
-		s.prefilled(p)
-		c.answers = append(c.answers, &answer{split: s})
-	}
-	if q.stream {
-		c.stream()
-	} else {
-		c.whole()
-	}
-	return nil
-}
-
-// chat answers one request of /v1/chat/completions.
+// chat answers one conversation, whichever of the APIs asked for it.
 type chat struct {
 	in      *instance
 	rp      *reply
@@ -58,7 +14,34 @@ type chat struct {
 	p       prompt
 	id      string
 	answers []*answer // by index
+	say     dialect
 }
+
+// dialect words an answer as one of the APIs does. All but body are of a stream.
+type dialect interface {
+	progress(progress) error
+	begin(*gen, *answer, step) error        // a choice has its first token
+	delta(*gen, *answer, step, delta) error // new text, echo included
+	finish(*gen, *answer) error             // a choice is complete
+	end() error                             // all are
+	failure(*apiError) []byte               // the event of an error
+	body() fieldList                        // the answer that is no stream
+}
+
+// surface is an API for conversations: how its body becomes that of a chat
+// completion, and how it words the answer.
+type surface struct {
+	convert func(object) (object, error)
+	dialect func(*chat) dialect
+}
+
+var (
+	chatSurface      = surface{asItIs, newOpenAI}
+	responsesSurface = surface{chatFromResponses, newResponses}
+	messagesSurface  = surface{chatFromMessages, newMessages}
+)
+
+func asItIs(fields object) (object, error) { return fields, nil }
 
 // answer is the message of one choice as far as it got.
 type answer struct {
@@ -66,7 +49,7 @@ type answer struct {
 	started            bool // the first token is there
 	echoed             bool
 	reasoning, content strings.Builder
-	call               *callDelta
+	calls              []*callDelta // by index
 	logprobs           []fieldList
 }
 
@@ -75,25 +58,68 @@ func (a *answer) add(d delta) {
 	a.content.WriteString(d.content)
 	switch {
 	case d.call == nil:
-	case a.call == nil:
-		a.call = d.call
+	case d.call.id != "":
+		call := *d.call
+		a.calls = append(a.calls, &call)
 	default:
-		a.call.arguments += d.call.arguments
+		a.calls[len(a.calls)-1].arguments += d.call.arguments
 	}
 }
 
-func (g *gen) finishReason(called bool) string {
-	switch {
-	case g.stopType == "limit":
-		return "length"
-	case called:
-		return "tool_calls"
+// chatPrompt renders the prompt of a conversation, which may be less than a completion.
+func (in *instance) chatPrompt(body []byte, s surface) (*request, []message, prompt, error) {
+	fields, err := parseBody(body)
+	if err != nil {
+		return nil, nil, prompt{}, err
 	}
-	return "stop"
+	if fields, err = s.convert(fields); err != nil {
+		return nil, nil, prompt{}, err
+	}
+	q, err := in.parseRequest(fields)
+	if err != nil {
+		return nil, nil, prompt{}, err
+	}
+	messages, err := in.parseMessages(fields["messages"])
+	if err != nil {
+		return nil, nil, prompt{}, err
+	}
+	p, err := in.render(q, messages)
+	return q, messages, p, err
 }
 
-// whole answers with one body: what was continued and the new text together, with
-// or without echo (section 2.1).
+// converse serves a completion of a conversation.
+func (in *instance) converse(s surface) postHandler {
+	return func(w http.ResponseWriter, r *http.Request, body []byte) error {
+		in.server.asked(body)
+		q, messages, p, err := in.chatPrompt(body, s)
+		if err != nil {
+			return err
+		}
+		plan, err := in.planOf(q, messages, p)
+		if err != nil {
+			return err
+		}
+		text := markBOS + p.text
+		j := in.newJob(q, text, p.tokens(), plan, settings(q, "deepseek", true))
+		c := &chat{in: in, j: j, p: p, id: "chatcmpl-" + randomID(), rp: in.newReply(w, r, q)}
+		c.say = s.dialect(c)
+		c.rp.failure = c.say.failure
+		defer c.rp.close()
+		for range j.gens {
+			s := &splitter{raw: q.rawReasoning}
+			s.prefilled(p)
+			c.answers = append(c.answers, &answer{split: s})
+		}
+		if q.stream {
+			c.stream()
+		} else {
+			c.whole()
+		}
+		return nil
+	}
+}
+
+// whole answers with one body.
 func (c *chat) whole() {
 	c.j.token = func(g *gen, s step) error {
 		a := c.answers[g.index]
@@ -111,113 +137,36 @@ func (c *chat) whole() {
 		c.rp.fail(err)
 		return
 	}
-	choices := []fieldList{}
-	for _, g := range c.j.gens {
-		a := c.answers[g.index]
-		choice := fieldList{{"finish_reason", g.finishReason(a.call != nil)}, {"index", g.index}, {"message", c.message(a)}}
-		if c.j.q.logprobs {
-			choice = append(choice, field{"logprobs", fieldList{{"content", a.logprobs}}})
-		}
-		choices = append(choices, choice)
-	}
-	g := c.j.gens[0]
-	body := fieldList{
-		{"choices", choices},
-		{"created", time.Now().Unix()},
-		{"model", c.in.o.Model},
-		{"system_fingerprint", buildInfo},
-		{"object", "chat.completion"},
-		{"usage", g.usage()},
-		{"id", c.id},
-	}
-	if c.j.q.verbose {
-		body = append(body, field{"__verbose", g.native(c.in, c.j, c.answers[0].content.String(), nil)})
-	}
-	writeJSON(c.rp.w, http.StatusOK, append(body, field{"timings", g.timings()}))
+	writeJSON(c.rp.w, http.StatusOK, c.say.body())
 }
 
-func (c *chat) message(a *answer) fieldList {
-	m := fieldList{{"role", "assistant"}}
-	content := c.p.prefill.content + a.content.String()
-	if a.call != nil && content == "" {
-		m = append(m, field{"content", nil})
-	} else {
-		m = append(m, field{"content", content})
-	}
-	if reasoning := c.p.prefill.reasoning + a.reasoning.String(); reasoning != "" {
-		m = append(m, field{"reasoning_content", reasoning})
-	}
-	if a.call != nil {
-		m = append(m, field{"tool_calls", []fieldList{{
-			{"type", "function"},
-			{"function", fieldList{{"name", a.call.name}, {"arguments", a.call.arguments}}},
-			{"id", a.call.id},
-		}}})
-	}
-	return m
-}
-
-// stream answers with events (section 1.10, P24 to P34).
+// stream answers with events.
 func (c *chat) stream() {
-	c.j.started = c.rp.open
-	c.j.progress = c.sendProgress
+	c.j.started = c.rp.begin
+	c.j.progress = c.say.progress
 	c.j.token = c.sendToken
-	c.j.finished = c.sendFinish
+	c.j.finished = func(g *gen) error { return c.say.finish(g, c.answers[g.index]) }
 	if err := c.in.generate(c.rp, c.j); err != nil {
 		c.rp.fail(err)
 		return
 	}
-	if c.rp.done() == nil {
+	if c.say.end() == nil {
 		c.rp.end()
 	}
-}
-
-// chunk is one event; more are the keys behind the fixed ones.
-func (c *chat) chunk(choices []fieldList, more ...field) error {
-	head := fieldList{
-		{"choices", choices},
-		{"created", time.Now().Unix()},
-		{"id", c.id},
-		{"model", c.in.o.Model},
-		{"system_fingerprint", buildInfo},
-		{"object", "chat.completion.chunk"},
-	}
-	return c.rp.event(append(head, more...))
-}
-
-func choiceOf(index int, finish any, d fieldList, more ...field) []fieldList {
-	if d == nil {
-		d = fieldList{}
-	}
-	return []fieldList{append(fieldList{{"finish_reason", finish}, {"index", index}, {"delta", d}}, more...)}
-}
-
-var roleDelta = fieldList{{"role", "assistant"}, {"content", nil}}
-
-// sendProgress repeats the role delta in each progress chunk.
-func (c *chat) sendProgress(p progress) error {
-	var more []field
-	if c.j.q.timingsPerToken {
-		t := timings{CacheN: p.Cache, PromptN: p.Processed - p.Cache}
-		more = append(more, field{"timings", t})
-	}
-	return c.chunk(choiceOf(0, nil, roleDelta), append(more, field{"prompt_progress", p})...)
 }
 
 func (c *chat) sendToken(g *gen, s step) error {
 	a := c.answers[g.index]
 	if !a.started {
 		a.started = true
-		// No role chunk when the first token is half a character (P29).
-		if !partial(s.token.text) {
-			if err := c.chunk(choiceOf(g.index, nil, roleDelta)); err != nil {
-				return err
-			}
+		if err := c.say.begin(g, a, s); err != nil {
+			return err
 		}
 	}
 	for _, u := range s.units {
 		for _, d := range a.split.write(u) {
-			if err := c.sendDelta(g, a, s, c.echo(a, d)); err != nil {
+			a.add(d)
+			if err := c.say.delta(g, a, s, c.echo(a, d)); err != nil {
 				return err
 			}
 		}
@@ -236,77 +185,37 @@ func (c *chat) echo(a *answer, d delta) delta {
 	return d
 }
 
-func (c *chat) sendDelta(g *gen, a *answer, s step, d delta) error {
-	a.add(d)
-	var out fieldList
-	if d.reasoning != "" {
-		out = append(out, field{"reasoning_content", d.reasoning})
+// What a message says in all: what was continued and the new text together, with or
+// without echo (section 2.1), but on servers that keep the two apart.
+
+func (c *chat) content(a *answer) string {
+	if !c.in.can.wholePrefill {
+		return a.content.String()
 	}
-	if d.content != "" {
-		out = append(out, field{"content", d.content})
-	}
-	if d.call != nil {
-		out = append(out, field{"tool_calls", []fieldList{d.call.object()}})
-	}
-	var inChoice, more []field
-	if c.j.q.logprobs && !s.eos {
-		list := []fieldList{logprob(g, s.token, c.j.q.topLogprobs)}
-		inChoice = append(inChoice, field{"logprobs", fieldList{{"content", list}}})
-	}
-	if c.j.q.timingsPerToken {
-		more = append(more, field{"timings", g.timings()})
-	}
-	return c.chunk(choiceOf(g.index, nil, out, inChoice...), more...)
+	return c.p.prefill.content + a.content.String()
 }
 
-// object is the delta in OpenAI's form (P27).
-func (d *callDelta) object() fieldList {
-	if d.id == "" {
-		return fieldList{{"index", 0}, {"function", fieldList{{"arguments", d.arguments}}}}
+func (c *chat) reasoning(a *answer) string {
+	if !c.in.can.wholePrefill {
+		return a.reasoning.String()
 	}
-	return fieldList{
-		{"index", 0},
-		{"id", d.id},
-		{"type", "function"},
-		{"function", fieldList{{"name", d.name}, {"arguments", d.arguments}}},
-	}
+	return c.p.prefill.reasoning + a.reasoning.String()
 }
 
-// sendFinish ends a choice; timings sit on the last chunk, which is the usage chunk
-// if one was asked for.
-func (c *chat) sendFinish(g *gen) error {
-	choice := choiceOf(g.index, g.finishReason(c.answers[g.index].call != nil), nil)
-	tail := []field{{"timings", g.timings()}}
-	if c.j.q.verbose {
-		tail = append([]field{{"__verbose", g.native(c.in, c.j, "", nil)}}, tail...)
+// timingsIf is for the events that carry timings only when each shall.
+func (c *chat) timingsIf(g *gen) []field {
+	if !c.j.q.timingsPerToken {
+		return nil
 	}
-	if !c.j.q.includeUsage {
-		return c.chunk(choice, tail...)
-	}
-	if err := c.chunk(choice); err != nil {
-		return err
-	}
-	return c.chunk([]fieldList{}, append([]field{{"usage", g.usage()}}, tail...)...)
+	return []field{{"timings", g.timings().object(g.can)}}
 }
 
-// logprob invents probabilities; the ids and bytes are true.
-func logprob(g *gen, t token, top int) fieldList {
-	one := func(t token, p float64) fieldList {
-		raw := make([]int, len(t.text))
-		for i := range len(t.text) {
-			raw[i] = int(t.text[i])
-		}
-		return fieldList{{"id", t.id}, {"token", strings.ToValidUTF8(t.text, "\uFFFD")}, {"bytes", raw}, {"logprob", p}}
+// model is the name an answer gives: that of the server, or, on old ones, whatever
+// was asked for.
+func (in *instance) model(q *request) string {
+	var asked string
+	if in.can.echoesModel && json.Unmarshal(q.fields["model"], &asked) == nil && asked != "" {
+		return asked
 	}
-	h := mix(uint64(len(g.ids)) ^ g.model.now.h)
-	list := []fieldList{}
-	for i := range top {
-		if i == 0 {
-			list = append(list, one(t, -0.25))
-			continue
-		}
-		w := words[(h+uint64(i))%uint64(len(words))]
-		list = append(list, one(token{tokenID(" " + w), " " + w}, -1.5*float64(i+1)))
-	}
-	return append(one(t, -0.25), field{"top_logprobs", list})
+	return in.o.Model
 }

@@ -89,7 +89,6 @@ type textReply struct {
 	q      *request
 	id     string
 	openai bool
-	sent   bool // headers of the stream
 }
 
 func (in *instance) serveCompletions(w http.ResponseWriter, r *http.Request, body []byte) error {
@@ -114,16 +113,24 @@ func (in *instance) serveText(w http.ResponseWriter, r *http.Request, body []byt
 	if err != nil {
 		return err
 	}
-	var p *plan
-	if s := q.schema(); s != nil {
-		p = &plan{schema: s}
-	}
 	t := &textReply{in: in, q: q, id: "chatcmpl-" + randomID(), openai: openai, rp: in.newReply(w, r, q)}
 	defer t.rp.close()
 	// Several prompts run one after another here; the real server runs them side by
 	// side if it has the slots. The answers are the same.
 	var results []result
 	for i, one := range prompts {
+		if i > 0 && q.stream && openai {
+			// The real server's mistake (P63).
+			if err := t.rp.event(nil); err != nil {
+				t.rp.fail(err)
+				return nil
+			}
+		}
+		p, err := in.planOfText(q, one.tokens)
+		if err != nil {
+			t.rp.fail(err)
+			return nil
+		}
 		j := in.newJob(q, one.text, one.tokens, p, settings(q, "deepseek", true))
 		for k, g := range j.gens {
 			g.index = i*q.n + k
@@ -161,7 +168,7 @@ func (t *textReply) run(j *job) ([]result, error) {
 		return t.sendToken(g, shown, s)
 	}
 	if t.q.stream {
-		j.started = t.open
+		j.started = t.rp.begin
 		j.progress = t.sendProgress
 		j.finished = func(g *gen) error { return t.sendFinish(g, j) }
 	}
@@ -183,19 +190,11 @@ func joinUnits(units []unit) string {
 	return b.String()
 }
 
-func (t *textReply) open() error {
-	if t.sent {
-		return nil
-	}
-	t.sent = true
-	return t.rp.open()
-}
-
 func (t *textReply) choice(text string, index int, finish any, more ...field) fieldList {
 	head := fieldList{
 		{"choices", []fieldList{{{"text", text}, {"index", index}, {"logprobs", nil}, {"finish_reason", finish}}}},
 		{"created", time.Now().Unix()},
-		{"model", t.in.o.Model},
+		{"model", t.in.model(t.q)},
 		{"system_fingerprint", buildInfo},
 		{"object", "text_completion"},
 	}
@@ -217,13 +216,13 @@ func partialNative(g *gen, text string, id int32, extra ...field) fieldList {
 func (t *textReply) sendToken(g *gen, shown string, s step) error {
 	var extra []field
 	if t.q.timingsPerToken {
-		extra = append(extra, field{"timings", g.timings()})
+		extra = append(extra, field{"timings", g.timings().object(g.can)})
 	}
 	if !t.openai {
 		return t.rp.event(partialNative(g, shown, s.token.id, extra...))
 	}
 	more := []field{{"id", t.id}}
-	if t.q.verbose {
+	if t.q.verbose && t.in.can.chunkTokens {
 		more = append(more, field{"__verbose", partialNative(g, shown, s.token.id)})
 	}
 	return t.rp.event(t.choice(shown, g.index, nil, append(more, extra...)...))
@@ -254,7 +253,7 @@ func (t *textReply) sendFinish(g *gen, j *job) error {
 	if t.q.verbose {
 		more = append(more, field{"__verbose", g.native(t.in, j, "", []int32{})})
 	}
-	return t.rp.event(t.choice("", g.index, g.finishReason(false), append(more, field{"timings", g.timings()})...))
+	return t.rp.event(t.choice("", g.index, g.finishReason(false), append(more, field{"timings", g.timings().object(g.can)})...))
 }
 
 // finish ends the stream, without [DONE] on the native route, or sends the body.
@@ -284,7 +283,7 @@ func (t *textReply) openaiBody(results []result) {
 		})
 	}
 	g := results[0].g
-	body := t.choice("", 0, nil, field{"usage", g.usage()}, field{"id", t.id}, field{"timings", g.timings()})
+	body := t.choice("", 0, nil, field{"usage", g.usage()}, field{"id", t.id}, field{"timings", g.timings().object(g.can)})
 	body[0].value = choices
 	writeJSON(t.rp.w, http.StatusOK, body)
 }
@@ -343,6 +342,6 @@ func (g *gen) native(in *instance, j *job, text string, ids []int32) fieldList {
 		{"stop_type", g.stopType},
 		{"stopping_word", g.stopWord},
 		{"tokens_cached", len(j.ids) + len(g.ids) - 1},
-		{"timings", g.timings()},
+		{"timings", g.timings().object(g.can)},
 	}
 }

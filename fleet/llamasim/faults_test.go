@@ -260,3 +260,130 @@ func TestKillResetsAndRestartIsEmpty(t *testing.T) {
 		t.Errorf("%d tokens survived the kill", got)
 	}
 }
+
+func TestFaultsHitTheirPath(t *testing.T) {
+	s := start(t, Options{Embeddings: true})
+	s.SetFaults(
+		Fault{Kind: FaultStatus, Path: "/v1/embeddings", Times: 1},
+		Fault{Kind: FaultLoading, Path: "/health", Times: 1},
+		Fault{Kind: FaultReset, Path: "/props", Times: 1},
+		Fault{Kind: FaultCut, Path: "/tokenize", Times: 1},
+		Fault{Kind: FaultGarbage, Path: "/v1/models", Times: 1},
+		Fault{Kind: FaultFin, Path: "/v1/completions", Token: 3, Times: 1},
+	)
+	whole := ask(t, s, chatPath, faultBody)
+	if !whole.done {
+		t.Error("a path without a fault was hit")
+	}
+	if st := ask(t, s, "/v1/completions", dict{"prompt": "x"}); st.done {
+		t.Error("/v1/completions was not hit")
+	}
+	for _, c := range []struct {
+		method, path, body string
+		status             int // 0: no whole answer
+	}{
+		{"POST", "/v1/embeddings", `{"input":"x"}`, 500},
+		{"GET", "/health", "", 503},
+		{"GET", "/props", "", 0},
+		{"POST", "/tokenize", `{"content":"x"}`, 0},
+		{"GET", "/v1/models", "", 500},
+	} {
+		for try, want := range []int{c.status, http.StatusOK} {
+			req, _ := http.NewRequestWithContext(t.Context(), c.method, s.URL()+c.path, strings.NewReader(c.body))
+			got := 0
+			if resp, err := client.Do(req); err == nil {
+				got = resp.StatusCode
+				if _, err := io.ReadAll(resp.Body); err != nil {
+					got = 0
+				}
+				_ = resp.Body.Close()
+			}
+			if got != want {
+				t.Errorf("%s, time %d: got %d, want %d", c.path, try+1, got, want)
+			}
+		}
+	}
+}
+
+func TestFaultHangOfOneRoute(t *testing.T) {
+	s := start(t, Options{})
+	s.SetFault(Fault{Kind: FaultHang, Path: "/slots"})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	hung := make(chan error, 1)
+	go func() {
+		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, s.URL()+"/slots", nil)
+		_, err := client.Do(req)
+		hung <- err
+	}()
+	for range 20 {
+		if got := get1(t, s.URL()+"/health").StatusCode; got != http.StatusOK {
+			t.Fatalf("/health: got %d", got)
+		}
+	}
+	select {
+	case err := <-hung:
+		t.Errorf("/slots answered: %v", err)
+	default:
+	}
+	cancel()
+	if err := <-hung; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestFaultCrashBeginsANewLife: caches empty, the log from its start, at the same address.
+func TestFaultCrashBeginsANewLife(t *testing.T) {
+	log := &logBuffer{}
+	s := start(t, Options{Log: log})
+	whole := ask(t, s, chatPath, faultBody)
+	s.SetFault(Fault{Kind: FaultCrash, Token: 10, Times: 1, Delay: 10 * time.Millisecond})
+	st := ask(t, s, chatPath, faultBody)
+	if !errors.Is(st.err, syscall.ECONNRESET) || !strings.HasPrefix(whole.content, st.content) {
+		t.Errorf("got %v after %q, want a reset", st.err, st.content)
+	}
+	eventually(t, "it is back", func() bool {
+		nc, err := net.Dial("tcp", s.Addr())
+		if err == nil {
+			_ = nc.Close()
+		}
+		return err == nil
+	})
+	again := ask(t, s, chatPath, faultBody)
+	if got := again.events[len(again.events)-1].Timings.CacheN; again.content != whole.content || got != 0 {
+		t.Errorf("got %q with %d tokens cached, want %q with none", again.content, got, whole.content)
+	}
+	_ = s.Close() // writes the log out
+	if got := strings.Count(strings.Join(log.lines(), "\n"), "common_params_print_info"); got != 2 {
+		t.Errorf("the log began %d times, want 2", got)
+	}
+}
+
+func TestFaultCrashWithoutReturn(t *testing.T) {
+	s := start(t, Options{})
+	s.SetFault(Fault{Kind: FaultCrash, Path: "/health", Times: 1})
+	if resp, err := client.Get(s.URL() + "/health"); err == nil {
+		_ = resp.Body.Close()
+		t.Errorf("it answered: %s", resp.Status)
+	}
+	<-s.instance().gone
+	if _, err := net.Dial("tcp", s.Addr()); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("dial: got %v, want refused", err)
+	}
+}
+
+func TestFaultGarbleIsOneBadEvent(t *testing.T) {
+	s := start(t, Options{})
+	clean, _ := io.ReadAll(post(t.Context(), t, s.URL()+chatPath, js(t, faultBody)).Body)
+	s.SetFault(Fault{Kind: FaultGarble, Token: 5})
+	b, err := io.ReadAll(post(t.Context(), t, s.URL()+chatPath, js(t, faultBody)).Body)
+	bad := 0
+	for e := range strings.SplitSeq(strings.TrimSuffix(string(b), "\n\n"), "\n\n") {
+		if data := strings.TrimPrefix(e, "data: "); data != "[DONE]" && !json.Valid([]byte(data)) {
+			bad++
+		}
+	}
+	if err != nil || bad != 1 || strings.Count(string(b), "\n\n") != strings.Count(string(clean), "\n\n")+1 || !strings.HasSuffix(string(b), "[DONE]\n\n") {
+		t.Errorf("got %d bad events, %v, in %s", bad, err, b)
+	}
+}

@@ -19,6 +19,7 @@ type job struct {
 	ids    []int32
 	gens   []*gen
 	params fieldList // for /slots and the native answer
+	doomed bool      // the shared pool is full; guarded by instance.mu
 
 	// Called by generate, in order. Any may be nil.
 	started  func() error           // the first slot begins with the prompt
@@ -33,6 +34,7 @@ type gen struct {
 	task  int
 	slot  *slot
 	job   *job
+	can   features
 
 	model  *model
 	queue  []token // rest of a character that takes two tokens
@@ -44,6 +46,8 @@ type gen struct {
 	stopType  string // none, eos, limit, word
 	stopWord  string
 	truncated bool
+	shifted   int // tokens forgotten to make room, behind the first of all
+	forget    int // those of them the slot holds still
 	newline   bool
 	released  bool
 
@@ -80,28 +84,35 @@ func (in *instance) newJob(q *request, text string, tokens []token, p *plan, par
 	}
 	for i := range q.n {
 		clone := *m
-		j.gens = append(j.gens, &gen{index: i, job: j, model: &clone})
+		j.gens = append(j.gens, &gen{index: i, job: j, can: in.can, model: &clone})
 	}
 	return j
 }
 
 // generate runs a job: queue, prefill, decode. When it returns, the job holds no slot.
 func (in *instance) generate(rp *reply, j *job) error {
-	if err := in.acquire(j); err != nil {
+	if err := in.acquire(rp, j); err != nil {
 		return err
 	}
 	err := in.run(rp, j)
-	if err != nil && rp.ctx.Err() != nil {
+	if err != nil && rp.unwanted() {
 		err = errClientGone
 	}
 	n := 0
 	for _, g := range j.gens {
-		if !g.released && errors.Is(err, errClientGone) {
+		_, failed := errors.AsType[*taskError](err)
+		gone := !g.released && errors.Is(err, errClientGone)
+		if gone {
 			in.log.write('W', "srv          stop: cancel task, id_task = %d", g.task)
 			n++
 		}
 		in.release(g)
+		if failed {
+			// Who waited for the task tells the server that he does no more.
+			in.log.write('W', "srv          stop: cancel task, id_task = %d", g.task)
+		}
 	}
+	in.heard()
 	if in.ctx.Err() == nil {
 		in.server.count(0, n)
 	}
@@ -109,15 +120,10 @@ func (in *instance) generate(rp *reply, j *job) error {
 }
 
 func (in *instance) run(rp *reply, j *job) error {
-	if rp.ctx.Err() != nil {
-		return errClientGone
-	}
 	if len(j.ids) >= in.o.Context {
-		err := tooLong(len(j.ids), in.o.Context)
-		in.log.write('E', "srv    send_error: task id = %d, error: %s", j.gens[0].task, err.message)
-		return err
+		return in.taskFailed(j, in.tooLong(len(j.ids)))
 	}
-	if f, ok := in.server.fault.take(atStart); ok {
+	if f, ok := in.fault(rp.r, atStart); ok {
 		return in.failed(j, &faultError{f})
 	}
 	if j.started != nil {
@@ -131,19 +137,33 @@ func (in *instance) run(rp *reply, j *job) error {
 	return in.decode(rp, j)
 }
 
-func tooLong(n, limit int) *apiError {
+func (in *instance) tooLong(n int) *apiError {
+	if !in.can.typedLength {
+		return badRequest("the request exceeds the available context size. try increasing the context size or enable context shift")
+	}
 	return &apiError{
 		status:  http.StatusBadRequest,
-		message: fmt.Sprintf("request (%d tokens) exceeds the available context size (%d tokens), try increasing it", n, limit),
+		message: fmt.Sprintf("request (%d tokens) exceeds the available context size (%d tokens), try increasing it", n, in.o.Context),
 		kind:    "exceed_context_size_error",
-		extra:   []field{{"n_prompt_tokens", n}, {"n_ctx", limit}},
+		extra:   []field{{"n_prompt_tokens", n}, {"n_ctx", in.o.Context}},
 	}
 }
+
+// taskFailed logs the error of a task.
+func (in *instance) taskFailed(j *job, err *apiError) error {
+	in.log.write('E', "srv    send_error: task id = %d, error: %s", j.gens[0].task, err.message)
+	return &taskError{err}
+}
+
+// taskError was logged where it arose, the others are where they are answered.
+type taskError struct{ *apiError }
+
+func (e *taskError) Unwrap() error { return e.apiError }
 
 // failed logs a fault that the real server would log.
 func (in *instance) failed(j *job, err *faultError) error {
 	if a := err.answer(); a != nil {
-		in.log.write('E', "srv    send_error: task id = %d, error: %s", j.gens[0].task, a.message)
+		_ = in.taskFailed(j, a)
 	}
 	return err
 }
@@ -163,7 +183,10 @@ func (in *instance) prefill(rp *reply, j *job) error {
 	}
 	in.prefilled(j, g.cached)
 	report := func(done int) error {
-		if j.progress == nil || !j.q.returnProgress {
+		if err := in.poolFull(j); err != nil {
+			return err
+		}
+		if j.progress == nil || !j.q.returnProgress || !in.can.progress {
 			return nil
 		}
 		return j.progress(progress{total, g.cached, done, time.Since(g.launched).Milliseconds()})
@@ -213,21 +236,32 @@ func (in *instance) prefilled(j *job, done int) {
 	if done == len(j.ids) {
 		in.counters.prompt(parent, done)
 	}
+	in.fit()
 }
 
 // decode generates a token of each generation in turn until all have ended.
 func (in *instance) decode(rp *reply, j *job) error {
 	due := time.Now()
-	slow := Fault{}
+	slow, struck := Fault{}, false
 	for round := 0; ; round++ {
-		if slow.Kind == "" {
-			f, ok := in.server.fault.take(atToken(round))
+		if !struck {
+			f, ok := in.fault(rp.r, atToken(round))
+			struck = ok
 			switch {
 			case ok && f.Kind == FaultSlow:
 				slow = f
 			case ok && f.Kind == FaultHang:
-				<-rp.ctx.Done()
+				rp.hang()
 				return errClientGone
+			case ok && f.Kind == FaultCrash:
+				in.crash(f)
+				rp.hang()
+				return errClientGone
+			case ok && f.Kind == FaultGarble:
+				if err := rp.garble(); err != nil {
+					return err
+				}
+			case ok && rp.survives(f):
 			case ok:
 				return in.failed(j, &faultError{f})
 			}
@@ -254,6 +288,9 @@ func (in *instance) decode(rp *reply, j *job) error {
 
 // decodeRound is one decode for all generations; running: those that go on.
 func (in *instance) decodeRound(j *job) (running int, err error) {
+	if err := in.poolFull(j); err != nil {
+		return 0, err
+	}
 	in.mu.Lock()
 	in.decodes++
 	in.counters.decoded(len(j.gens))
@@ -263,7 +300,7 @@ func (in *instance) decodeRound(j *job) (running int, err error) {
 		if g.stopType != "" {
 			continue
 		}
-		s := g.step(in.o.Context)
+		s := g.step(in.o.Context, in.o.ContextShift)
 		in.note(g)
 		if g.stopType == "" {
 			running++
@@ -298,12 +335,18 @@ func (in *instance) note(g *gen) {
 		// The last token is not in the cache yet.
 		s.cached = append(s.cached, g.ids[n-2])
 	}
+	if g.forget > 0 {
+		in.log.slot('W', "operator()", s.id, g.task, "slot context shift, n_keep = 1, n_left = %d, n_discard = %d", len(s.cached)-1, g.forget)
+		s.cached = slices.Delete(slices.Clone(s.cached), 1, min(1+g.forget, len(s.cached)))
+		g.forget = 0
+	}
 	s.promptN = len(s.cached)
 	s.decoded, s.newline = len(g.ids), g.newline
 	s.remains = -1
 	if g.job.q.limit >= 0 {
 		s.remains = g.job.q.limit - s.decoded
 	}
+	in.fit()
 	in.mu.Unlock()
 	// Every 3 s, from 100 tokens on; the rates leave out the first token.
 	if spent := now.Sub(g.printed); len(g.ids) >= 100 && spent >= 3*time.Second {
@@ -324,7 +367,7 @@ func (in *instance) finish(g *gen) {
 }
 
 // step generates one token.
-func (g *gen) step(context int) step {
+func (g *gen) step(context int, shift bool) step {
 	q := g.job.q
 	grows := false
 	if len(g.queue) == 0 {
@@ -347,7 +390,12 @@ func (g *gen) step(context int) step {
 	case g.stopType != "":
 	case q.limit >= 0 && len(g.ids) >= q.limit:
 		g.stopType = "limit"
-	case len(g.job.ids)+len(g.ids) >= context:
+	case len(g.job.ids)+len(g.ids)-g.shifted < context:
+	case shift:
+		g.forget = (context - 1) / 2
+		g.shifted += g.forget
+		g.truncated = true
+	default:
 		g.stopType, g.truncated = "limit", true
 	}
 	if g.stopType == "limit" {

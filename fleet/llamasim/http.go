@@ -3,6 +3,7 @@ package llamasim
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -50,8 +51,10 @@ func (in *instance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !in.allowed(r):
 		in.log.write('W', "srv    operator(): unauthorized: Invalid API Key")
 		writeError(w, errKey)
-	case in.server.isLoading():
+	case in.isLoading() || in.faultLoading(r):
 		writeError(w, errLoading)
+	case in.router != nil:
+		in.router.route(w, r)
 	default:
 		in.route(w, r)
 	}
@@ -67,29 +70,38 @@ func (in *instance) enter() bool {
 	return !in.dead
 }
 
-func (s *Server) isLoading() bool {
-	_, loading := s.fault.take(func(f Fault) bool { return f.Kind == FaultLoading })
-	return loading
-}
-
 // allowed checks the key, which three headers may carry (section 1.0).
 func (in *instance) allowed(r *http.Request) bool {
 	if in.o.APIKey == "" || r.URL.Path == "/health" || r.URL.Path == "/v1/health" {
 		return true
 	}
-	auth := r.Header.Get("Authorization")
-	return strings.TrimPrefix(auth, "Bearer ") == in.o.APIKey || r.Header.Get("X-Api-Key") == in.o.APIKey
+	keys := strings.Split(in.o.APIKey, ",")
+	auth := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	return slices.Contains(keys, auth) || slices.Contains(keys, r.Header.Get("X-Api-Key"))
 }
 
 func (in *instance) route(w http.ResponseWriter, r *http.Request) {
+	if in.faultyRoute(w, r) {
+		return
+	}
 	switch r.Method {
 	case http.MethodGet:
 		in.routeGet(w, r)
 	case http.MethodPost:
 		in.routePost(w, r)
+	case http.MethodDelete:
+		in.routeDelete(w, r)
 	default:
 		writeError(w, errNotFound)
 	}
+}
+
+func (in *instance) routeDelete(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path != "/v1/stream" || !in.can.streams {
+		writeError(w, errNotFound)
+		return
+	}
+	in.serveStreamStop(w, r)
 }
 
 func (in *instance) routeGet(w http.ResponseWriter, r *http.Request) {
@@ -102,7 +114,17 @@ func (in *instance) routeGet(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, http.StatusOK, in.props())
 	case "/slots":
 		in.serveSlots(w, r)
+	case "/v1/stream":
+		if !in.can.streams {
+			writeError(w, errNotFound)
+			return
+		}
+		in.serveStream(w, r)
 	case "/metrics":
+		if in.o.NoMetrics {
+			writeError(w, notSupported("This server does not support metrics endpoint. Start it with `--metrics`"))
+			return
+		}
 		w.Header().Set("Process-Start-Time-Unix", strconv.FormatInt(in.start.UnixMicro()%1e10, 10))
 		writeBody(w, http.StatusOK, "text/plain; version=0.0.4", []byte(in.metrics()))
 	case "/lora-adapters":
@@ -118,17 +140,15 @@ func (in *instance) routePost(w http.ResponseWriter, r *http.Request) {
 		writeError(w, errNotFound)
 		return
 	}
-	if r.Header.Get("Content-Encoding") != "" {
-		// The HTTP library's own errors have no body (section 1.0).
-		writeBody(w, http.StatusUnsupportedMediaType, "", nil)
+	body, ok := readBody(w, r)
+	if !ok {
 		return
 	}
-	body, err := readBody(w, r)
-	if err != nil {
-		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			writeBody(w, http.StatusRequestEntityTooLarge, "", nil)
+	if r.URL.Path != "/v1/streams/lookup" {
+		if !in.use(r.Context()) {
+			panic(http.ErrAbortHandler)
 		}
-		return
+		defer in.unuse()
 	}
 	if err := handle(w, r, body); err != nil {
 		in.refused(w, err)
@@ -140,7 +160,7 @@ type postHandler func(w http.ResponseWriter, r *http.Request, body []byte) error
 func (in *instance) postHandler(path string) postHandler {
 	switch path {
 	case "/v1/chat/completions", "/chat/completions":
-		return in.serveChat
+		return in.converse(chatSurface)
 	case "/v1/completions":
 		return in.serveCompletions
 	case "/completion", "/completions":
@@ -152,42 +172,76 @@ func (in *instance) postHandler(path string) postHandler {
 	case "/apply-template":
 		return in.serveTemplate
 	case "/v1/chat/completions/input_tokens":
-		return in.serveInputTokens
+		return in.countTokens(chatSurface, true)
+	case "/v1/responses/input_tokens":
+		return in.ifCan(in.can.newAPIs, in.countTokens(responsesSurface, true))
+	case "/v1/messages/count_tokens":
+		return in.ifCan(in.can.newAPIs, in.countTokens(messagesSurface, false))
+	case "/v1/responses", "/responses":
+		return in.ifCan(in.can.newAPIs, in.converse(responsesSurface))
+	case "/v1/messages":
+		return in.ifCan(in.can.newAPIs, in.converse(messagesSurface))
+	case "/v1/streams/lookup":
+		return in.ifCan(in.can.streams, in.serveLookup)
 	}
-	if text := notSupported(path); text != "" {
-		return func(http.ResponseWriter, *http.Request, []byte) error {
-			return &apiError{status: http.StatusNotImplemented, message: text, kind: "not_supported_error"}
-		}
-	}
-	return nil
+	return in.otherHandler(path)
 }
 
-// notSupported is what a server without the flag, or the kind of model, says.
-func notSupported(path string) string {
+// ifCan is no handler on a server that is too old for it.
+func (in *instance) ifCan(can bool, h postHandler) postHandler {
+	if !can {
+		return nil
+	}
+	return h
+}
+
+// otherHandler serves what only servers of some kind have; the others say what they
+// would have to be started with.
+func (in *instance) otherHandler(path string) postHandler {
+	var here bool
+	var h postHandler
+	var why string
 	switch path {
-	case "/v1/embeddings", "/embeddings", "/embedding":
-		return "This server does not support embeddings. Start it with `--embeddings`"
+	case "/v1/embeddings":
+		here, h, why = in.o.Embeddings, in.serveEmbeddings, "This server does not support embeddings. Start it with `--embeddings`"
+	case "/embeddings", "/embedding":
+		here, h, why = in.o.Embeddings, in.serveNativeEmbeddings, "This server does not support embeddings. Start it with `--embeddings`"
 	case "/v1/rerank", "/rerank", "/v1/reranking", "/reranking":
-		return "This server does not support reranking. Start it with `--reranking`"
+		here, h, why = in.o.Reranking, in.serveRerank, "This server does not support reranking. Start it with `--reranking`"
 	case "/infill":
-		return "Infill is not supported by this model: prefix token is missing. suffix token is missing. middle token is missing. "
+		here, h = in.o.Infill, in.serveInfill
+		why = "Infill is not supported by this model: prefix token is missing. suffix token is missing. middle token is missing. "
 	case "/v1/audio/transcriptions":
-		return "The current model does not support audio input."
+		here, h, why = in.o.Audio, in.serveTranscription, "The current model does not support audio input."
 	case "/props":
-		return "This server does not support changing global properties. Start it with `--props`"
+		why = "This server does not support changing global properties. Start it with `--props`"
+	default:
+		if !strings.HasPrefix(path, "/slots/") {
+			return nil
+		}
+		why = "This server does not support slots action. Start it with `--slot-save-path`"
 	}
-	if strings.HasPrefix(path, "/slots/") {
-		return "This server does not support slots action. Start it with `--slot-save-path`"
+	if here {
+		return h
 	}
-	return ""
+	return func(http.ResponseWriter, *http.Request, []byte) error { return notSupported(why) }
 }
 
-// refused answers an error that a handler threw, and logs it as the real one does;
-// an error of a task was logged where it arose.
+func notSupported(why string) *apiError {
+	return &apiError{status: http.StatusNotImplemented, message: why, kind: "not_supported_error"}
+}
+
+// refused answers an error that a handler threw.
 func (in *instance) refused(w http.ResponseWriter, err error) {
 	api := serverError(err.Error())
 	errors.As(err, &api)
-	if api.status != http.StatusNotImplemented && api.kind != "exceed_context_size_error" {
+	in.refusedAPI(w, api)
+}
+
+// refusedAPI logs it, too, as the real server does; the error of a task was logged
+// where it arose.
+func (in *instance) refusedAPI(w http.ResponseWriter, api *apiError) {
+	if api.status != http.StatusNotImplemented {
 		in.log.write('W', "srv    operator(): got exception: %s", strings.TrimSpace(string(encode(api.object()))))
 	}
 	writeError(w, api)

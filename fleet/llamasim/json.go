@@ -3,6 +3,7 @@ package llamasim
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strconv"
 )
 
@@ -13,6 +14,35 @@ type field struct {
 }
 
 type fieldList []field
+
+// get is the value of a key, nil if it is not there.
+func (l fieldList) get(name string) any {
+	for _, f := range l {
+		if f.name == name {
+			return f.value
+		}
+	}
+	return nil
+}
+
+// with is the list with a key set.
+func (l fieldList) with(f field) fieldList {
+	out := slices.Clone(l)
+	for i := range out {
+		if out[i].name == f.name {
+			out[i] = f
+			return out
+		}
+	}
+	return append(out, f)
+}
+
+// textOf is a string of the request's, "" if it is none.
+func textOf(raw json.RawMessage) string {
+	var text string
+	_ = json.Unmarshal(raw, &text)
+	return text
+}
 
 // encode writes v, a line of JSON, without Go's escapes for HTML: the real server
 // sends "<" as it is.

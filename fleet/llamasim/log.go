@@ -5,16 +5,24 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // logger writes llama-server's log as v0.4.0 does at its default verbosity. Lines
-// are formatted where they happen, so that their order and clock are true, and
-// written by a goroutine of its own: a slow reader must not slow the tokens.
+// are formatted where they happen, so that their order and clock are true. A router
+// and its children have a logger each and one sink.
 type logger struct {
-	w     io.Writer // nil: no log
+	*sink
 	start time.Time
-	done  chan struct{} // closed when the writer has ended
+	port  string // "[12345] " in front of a child's lines
+	ended atomic.Bool
+}
+
+// sink writes lines with a goroutine of its own: a slow reader must not slow the tokens.
+type sink struct {
+	w    io.Writer     // nil: no log
+	done chan struct{} // closed when the writer has ended
 
 	mu     sync.Mutex
 	wake   *sync.Cond
@@ -26,19 +34,24 @@ type logger struct {
 // logBacklog bounds what a reader that stopped can cost. Beyond it lines are lost.
 const logBacklog = 1 << 16
 
-func newLogger(w io.Writer, start time.Time) *logger {
-	l := &logger{w: w, start: start, done: make(chan struct{})}
+func newLogger(w io.Writer) *logger {
+	l := &sink{w: w, done: make(chan struct{})}
 	l.wake = sync.NewCond(&l.mu)
 	if w == nil {
 		close(l.done)
-		return l
+	} else {
+		go l.run()
 	}
-	go l.run()
-	return l
+	return &logger{sink: l, start: time.Now()}
+}
+
+// child is the logger of a router's child, which begins its own clock.
+func (l *logger) child(port int) *logger {
+	return &logger{sink: l.sink, start: time.Now(), port: fmt.Sprintf("[%5d] ", port)}
 }
 
 // run ends after stop or kill; wait waits for it.
-func (l *logger) run() {
+func (l *sink) run() {
 	defer close(l.done)
 	for {
 		l.mu.Lock()
@@ -59,14 +72,25 @@ func (l *logger) run() {
 	}
 }
 
+// stop ends a logger: of a child, its own lines; else all.
 func (l *logger) stop() {
+	l.ended.Store(true)
+	if l.port != "" {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
 	l.wake.Signal()
 }
 
+// kill is a stop that loses what is not written yet; what a child wrote is its
+// router's already.
 func (l *logger) kill() {
+	l.ended.Store(true)
+	if l.port != "" {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed, l.killed = true, true
@@ -75,6 +99,9 @@ func (l *logger) kill() {
 
 // wait is for the writer to end, but a log's reader may hang in Write for good.
 func (l *logger) wait(most time.Duration) {
+	if l.port != "" {
+		return
+	}
 	t := time.NewTimer(most)
 	defer t.Stop()
 	select {
@@ -90,13 +117,13 @@ func (l *logger) write(level byte, format string, args ...any) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || len(l.lines) >= logBacklog {
+	if l.closed || l.ended.Load() || len(l.lines) >= logBacklog {
 		return
 	}
 	us := time.Since(l.start).Microseconds()
 	stamp := fmt.Sprintf("%d.%02d.%03d.%03d", us/60_000_000, us/1_000_000%60, us/1000%1000, us%1000)
 	text := strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "\\n")
-	l.lines = append(l.lines, fmt.Sprintf("%s %c %s\n", stamp, level, text))
+	l.lines = append(l.lines, fmt.Sprintf("%s%s %c %s\n", l.port, stamp, level, text))
 	l.wake.Signal()
 }
 
@@ -105,18 +132,44 @@ func (l *logger) slot(level byte, where string, slot, task int, format string, a
 	l.write(level, "slot %12.12s: id %2d | task %d | %s", where, slot, task, fmt.Sprintf(format, args...))
 }
 
-func (l *logger) startup(o Options, addr string) {
+// banner is what comes first, whatever kind of server it is.
+func (l *logger) banner(o Options) {
 	l.write('I', "cmn  common_param: common_params_print_info: verbosity = 3 (adjust with the `-lv N` CLI arg)")
-	if o.APIKey == "" {
-		l.write('W', "srv  llama_server: -----------------")
-		l.write('W', "srv  llama_server: CORS is set to allow all origins ('*') and no API key is set")
-		l.write('W', "srv  llama_server: this can be a security risk (cross-origin attacks)")
-		l.write('W', "srv  llama_server: more info: https://github.com/ggml-org/llama.cpp/pull/25655")
-		l.write('W', "srv  llama_server: -----------------")
+	if len(o.Models) > 0 {
+		l.write('I', "srv   load_models: Loaded 0 cached model presets")
+		l.write('I', "srv   load_models: Loaded %d local model presets from %s", len(o.Models), modelsDir)
+		l.write('I', "srv    operator(): Available models (%d) (*: custom preset)", len(o.Models))
+		for _, m := range o.Models {
+			l.write('I', "srv    operator():     %s", m.Name)
+		}
 	}
-	l.write('I', "srv    load_model: loading model '%s'", modelPath(o))
+	if o.APIKey == "" {
+		l.framed("CORS is set to allow all origins ('*') and no API key is set",
+			"this can be a security risk (cross-origin attacks)",
+			"more info: https://github.com/ggml-org/llama.cpp/pull/25655")
+	}
+	if len(o.Models) > 0 {
+		l.framed("the following feature(s) are enabled:", "    router mode", "do not expose the server to untrusted environments")
+		l.write('I', "srv  llama_server: starting server in router mode. models will be automatically loaded on-demand")
+	}
+}
+
+// framed is a warning between two lines.
+func (l *logger) framed(lines ...string) {
+	l.write('W', "srv  llama_server: -----------------")
+	for _, line := range lines {
+		l.write('W', "srv  llama_server: %s", line)
+	}
+	l.write('W', "srv  llama_server: -----------------")
+}
+
+// loaded is what loading a model ends with.
+func (l *logger) loaded(o Options) {
 	l.write('I', "cmn          init: llama threadpool init, n_threads = 2")
-	l.write('I', "srv    load_model: initializing, n_slots = %d, n_ctx_slot = %d, kv_unified = 'false'", o.Slots, o.Context)
+	l.write('I', "srv    load_model: initializing, n_slots = %d, n_ctx_slot = %d, kv_unified = '%t'", o.Slots, o.Context, o.KVUnified)
+}
+
+func (l *logger) listening(addr string) {
 	l.write('I', "srv  llama_server: model loaded")
 	l.write('I', "srv  llama_server: listening on http://%s", addr)
 }

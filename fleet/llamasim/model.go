@@ -8,22 +8,35 @@ type state struct {
 	h uint64 // of every byte so far
 
 	mark  string // the last marker
+	calls int    // calls since the last turn began
 	hMark uint64 // h right after it
 	since int    // tokens after it
 	text  string // the text after it, its first sinceMax bytes
 	long  bool   // there was more
 	last  byte   // last byte of the context
+
+	n      int    // bytes so far
+	anchor int    // where a grammar begins; -1: nowhere
+	hAt    uint64 // h there
+	after  string // the text behind it, its first sinceMax bytes
 }
 
 // sinceMax holds the longest call or JSON answer a plan spells.
 const sinceMax = 1024
 
 // newState is the state before any text (FNV-1a's offset basis).
-func newState() state { return state{h: 0xcbf29ce484222325} }
+func newState() state { return state{h: 0xcbf29ce484222325, anchor: -1} }
 
 func (s *state) write(text string) {
 	for i := range len(text) {
+		if s.n == s.anchor {
+			s.hAt = s.h
+		}
+		if s.anchor >= 0 && s.n >= s.anchor && len(s.after) < sinceMax {
+			s.after += text[i : i+1]
+		}
 		s.h = (s.h ^ uint64(text[i])) * 0x100000001b3
+		s.n++
 	}
 	s.last = text[len(text)-1]
 	if room := sinceMax - len(s.text); len(text) > room {
@@ -36,7 +49,24 @@ func (s *state) write(text string) {
 
 func (s *state) marked(m string) {
 	s.write(m)
+	switch m {
+	case markStart:
+		s.calls = 0
+	case markCall:
+		s.calls++
+	}
 	s.mark, s.hMark, s.since, s.text, s.long = m, s.h, 0, "", false
+}
+
+// constrained is the state a grammar began in and the text since; ok: one did.
+func (s *state) constrained() (h uint64, have string, ok bool) {
+	switch {
+	case s.anchor < 0 || s.n < s.anchor || len(s.after) == sinceMax:
+		return 0, "", false
+	case s.n == s.anchor:
+		return s.h, "", true
+	}
+	return s.hAt, s.after, true
 }
 
 // model reads a context and writes what follows.
@@ -50,7 +80,11 @@ type model struct {
 }
 
 func newModel(thinking bool, p *plan) *model {
-	return &model{thinking: thinking, plan: p, now: newState(), before: newState()}
+	m := &model{thinking: thinking, plan: p, now: newState(), before: newState()}
+	if p != nil && p.anchored {
+		m.now.anchor = p.anchor
+	}
+	return m
 }
 
 // read takes the next token of the context. A token that completes a character, or
@@ -92,6 +126,9 @@ func (m *model) next(ignoreEOS bool) (piece string, grows bool) {
 // fixed is what the template or the plan leaves no choice about.
 func (m *model) fixed() (piece string, end bool) {
 	s := &m.now
+	if h, have, ok := s.constrained(); ok {
+		return follow(m.plan.value(h), have, "")
+	}
 	switch {
 	case s.mark == markThink && s.text == "":
 		return "\n", false
@@ -101,6 +138,8 @@ func (m *model) fixed() (piece string, end bool) {
 		return markThinkEnd, false
 	case s.mark == markStart && s.text == assistantHeader && m.thinking:
 		return markThink, false
+	case s.mark == markCallEnd && m.plan != nil && m.plan.parallel && s.calls == 1:
+		return follow("\n", s.text, markCall)
 	case s.mark == markCallEnd && s.text == "":
 		return "", true
 	}

@@ -11,8 +11,23 @@ import (
 // text, the call is a function of the context, so it too can be continued inside.
 type plan struct {
 	tools    []tool
+	parallel bool   // the answer has two calls
 	required bool   // the answer is a call; otherwise it begins with some content
 	schema   object // of response_format; the answer is a value of it
+	grammar  grammarRules
+
+	// With a grammar of its own, or where it does not read what it continues, the
+	// constrained text begins at a byte of the prompt and not with the answer.
+	anchored bool
+	anchor   int
+}
+
+// value is the text that schema or grammar make of h.
+func (p *plan) value(h uint64) string {
+	if p.grammar != nil {
+		return p.grammar.write(h)
+	}
+	return valueOf(p.schema, h)
 }
 
 // tool is one entry of the request's tools.
@@ -27,15 +42,14 @@ func (p *plan) next(s *state) (piece string, end bool) {
 		return "", false
 	}
 	if s.mark == markCall && len(p.tools) > 0 {
-		return follow(p.call(s.hMark), s, 0, markCallEnd)
+		return s.follow(p.call(s.hMark), 0, markCallEnd)
 	}
 	header, ok := s.answering()
 	switch {
 	case !ok:
 		return "", false
 	case p.schema != nil:
-		piece, end = follow(valueOf(p.schema, s.hMark), s, header, "")
-		return piece, end
+		return s.follow(p.value(s.hMark), header, "")
 	case len(p.tools) == 0:
 		return "", false
 	case p.required, s.since >= 8 && mix(s.h^saltPlan)%8 == 0:
@@ -56,11 +70,18 @@ func (s *state) answering() (header int, ok bool) {
 	return 0, false
 }
 
-// follow is the next token of want, of which the context holds a part; after the
-// whole of it comes then, or the end. Text that went another way is left alone.
-func follow(want string, s *state, header int, then string) (piece string, end bool) {
-	have := s.text[header:]
-	if s.long || !strings.HasPrefix(want, have) {
+// follow is the next token of want, of which the text since the marker holds a part.
+func (s *state) follow(want string, header int, then string) (piece string, end bool) {
+	if s.long {
+		return "", false
+	}
+	return follow(want, s.text[header:], then)
+}
+
+// follow is the next token of want behind have; after the whole of it comes then, or
+// the end. Text that went another way is left alone.
+func follow(want, have, then string) (piece string, end bool) {
+	if !strings.HasPrefix(want, have) {
 		return "", false
 	}
 	if rest := want[len(have):]; rest != "" {
@@ -128,38 +149,89 @@ func quoted(s string) string {
 	return strings.TrimSuffix(string(encode(s)), "\n")
 }
 
-// planOf reads tools, tool_choice and response_format. With tool_choice "auto" the
-// model calls a tool when the last user message has the word "tool" in it, so that
-// a test can have both kinds of answer from the same tools.
-func planOf(q *request, messages []message) (*plan, error) {
-	p := &plan{schema: q.schema()}
+// planOf reads tools, tool_choice, response_format and grammar of a conversation.
+// With tool_choice "auto" the model calls a tool when the last user message has the
+// word "tool" in it, so that a test can have both kinds of answer from the same tools.
+func (in *instance) planOf(q *request, messages []message, p prompt) (*plan, error) {
+	plan := &plan{schema: q.schema()}
+	if raw := textOf(q.fields["grammar"]); raw != "" {
+		if len(q.tools) > 0 {
+			return nil, badRequest("Cannot use custom grammar constraints with tools.")
+		}
+		if err := plan.read(raw); err != nil {
+			return nil, err
+		}
+	}
+	if plan.grammar != nil || plan.schema != nil && !in.can.schemaFollows {
+		// It does not know of what the answer holds already (section 2.6).
+		plan.anchored, plan.anchor = true, promptBytes(p.tokens())
+	}
+	_ = json.Unmarshal(q.fields["parallel_tool_calls"], &plan.parallel)
 	if len(q.tools) == 0 || q.toolChoice == "none" {
-		if p.schema == nil {
+		if plan.schema == nil && plan.grammar == nil {
 			return nil, nil
 		}
-		return p, nil
+		return plan, nil
 	}
 	switch {
 	case q.toolName != "":
-		p.required = true
+		plan.required = true
 		for _, t := range q.tools {
 			if t.Name == q.toolName {
-				p.tools = []tool{t}
+				plan.tools = []tool{t}
 			}
 		}
 	case q.toolChoice == "required":
-		p.required, p.tools = true, q.tools
+		plan.required, plan.tools = true, q.tools
 	case q.toolChoice != "auto" && q.toolChoice != "":
 		return nil, badRequest("Invalid tool_choice: " + q.toolChoice)
 	default:
 		for _, m := range slices.Backward(messages) {
 			if m.role == "user" {
 				if strings.Contains(strings.ToLower(m.content), "tool") {
-					p.tools = q.tools
+					plan.tools = q.tools
 				}
 				break
 			}
 		}
+	}
+	return plan, nil
+}
+
+func (p *plan) read(grammar string) error {
+	rules, ok := parseGrammar(grammar)
+	if !ok {
+		return badRequest("Failed to initialize samplers: failed to parse grammar")
+	}
+	p.grammar = rules
+	return nil
+}
+
+func promptBytes(tokens []token) int {
+	n := 0
+	for _, t := range tokens {
+		n += len(t.text)
+	}
+	return n
+}
+
+// planOfText is that of a plain completion, whose schema or grammar begins behind the
+// prompt, but for the end of it that generation_prompt says was generated; a grammar
+// minds that only if it is said to be one for tool calls (section 2.6).
+func (in *instance) planOfText(q *request, tokens []token) (*plan, error) {
+	p := &plan{schema: q.schema(), anchored: true, anchor: promptBytes(tokens)}
+	if raw := textOf(q.fields["grammar"]); raw != "" {
+		if err := p.read(raw); err != nil {
+			return nil, err
+		}
+	}
+	if p.schema == nil && p.grammar == nil {
+		return nil, nil
+	}
+	generated := textOf(q.fields["generation_prompt"])
+	follows := in.can.schemaFollows && (p.grammar == nil || textOf(q.fields["grammar_type"]) == "tool_calls")
+	if follows && len(generated) <= p.anchor {
+		p.anchor -= len(generated)
 	}
 	return p, nil
 }

@@ -1,6 +1,7 @@
 package llamasim
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -10,7 +11,10 @@ import (
 // buildInfo is the version the captures are of.
 const buildInfo = "b1-80fb11a"
 
-func modelPath(o Options) string { return o.Model + ".gguf" }
+// modelsDir is where a router says its models are.
+const modelsDir = "/models"
+
+func modelPath(o Options) string { return o.folder + o.Model + ".gguf" }
 
 // timings is what the real server measures of a generation (section 1.10). Rates
 // leave out the first token.
@@ -24,6 +28,17 @@ type timings struct {
 	PredictedMS         float64 `json:"predicted_ms"`
 	PredictedPerTokenMS float64 `json:"predicted_per_token_ms"`
 	PredictedPerSecond  float64 `json:"predicted_per_second"`
+}
+
+// object is the timings as a server of some version writes them.
+func (t timings) object(can features) any {
+	if can.cacheInTimings {
+		return t
+	}
+	raw := object{}
+	_ = json.Unmarshal(encode(t), &raw)
+	delete(raw, "cache_n")
+	return raw
 }
 
 func (g *gen) timings() timings {
@@ -41,17 +56,15 @@ func (g *gen) timings() timings {
 
 func (g *gen) usage() fieldList {
 	prompt, n := len(g.job.ids), len(g.ids)
-	return fieldList{
-		{"completion_tokens", n},
-		{"prompt_tokens", prompt},
-		{"total_tokens", prompt + n},
-		{"prompt_tokens_details", fieldList{{"cached_tokens", g.cached}}},
+	usage := fieldList{{"completion_tokens", n}, {"prompt_tokens", prompt}, {"total_tokens", prompt + n}}
+	if g.can.cachedInUsage {
+		usage = append(usage, field{"prompt_tokens_details", fieldList{{"cached_tokens", g.cached}}})
 	}
+	return usage
 }
 
 // models is /v1/models in single mode (P03).
 func (in *instance) models() fieldList {
-	names := append([]string{in.o.Model}, in.o.Aliases...)
 	return fieldList{
 		{"models", []fieldList{{
 			{"name", in.o.Model},
@@ -74,25 +87,35 @@ func (in *instance) models() fieldList {
 			}},
 		}}},
 		{"object", "list"},
-		{"data", []fieldList{{
-			{"id", in.o.Model},
-			{"aliases", names},
-			{"tags", []string{}},
-			{"object", "model"},
-			{"created", time.Now().Unix()},
-			{"owned_by", "llamacpp"},
-			{"meta", fieldList{
-				{"vocab_type", true},
-				{"n_vocab", vocabularyLen},
-				{"n_ctx", in.o.Context},
-				{"n_ctx_train", 1 << 20},
-				{"n_embd", 64},
-				{"n_params", 211904},
-				{"size", 847616},
-				{"ftype", "all F32"},
-			}},
-		}}},
+		{"data", []fieldList{modelEntry(in.o, in.can)}},
 	}
+}
+
+// modelEntry is a model that is loaded.
+func modelEntry(o Options, can features) fieldList {
+	return fieldList{
+		{"id", o.Model},
+		{"aliases", append([]string{o.Model}, o.Aliases...)},
+		{"tags", []string{}},
+		{"object", "model"},
+		{"created", time.Now().Unix()},
+		{"owned_by", "llamacpp"},
+		{"meta", modelMeta(o, can)},
+	}
+}
+
+// modelMeta has a vocab_type that is a bool by mistake, on older servers a number,
+// and there no context.
+func modelMeta(o Options, can features) fieldList {
+	m := fieldList{{"vocab_type", true}, {"n_vocab", vocabularyLen}, {"n_ctx", o.Context}}
+	if !can.contextMeta {
+		m = fieldList{{"vocab_type", 2}, {"n_vocab", vocabularyLen}}
+	}
+	m = append(m, fieldList{{"n_ctx_train", 1 << 20}, {"n_embd", vectorLength}, {"n_params", 211904}, {"size", 847616}}...)
+	if can.contextMeta {
+		m = append(m, field{"ftype", "all F32"})
+	}
+	return m
 }
 
 func (in *instance) props() fieldList {
@@ -110,11 +133,11 @@ func (in *instance) props() fieldList {
 		{"model_alias", in.o.Model},
 		{"model_ftype", "all F32"},
 		{"model_path", modelPath(in.o)},
-		{"modalities", fieldList{{"vision", false}, {"video", false}, {"audio", false}}},
-		{"media_marker", "<__media_" + randomID() + "__>"},
-		{"endpoint_slots", true},
+		{"modalities", fieldList{{"vision", in.o.Vision}, {"video", false}, {"audio", in.o.Audio}}},
+		{"media_marker", in.mediaMarker},
+		{"endpoint_slots", !in.o.NoSlots && in.can.slots},
 		{"endpoint_props", false},
-		{"endpoint_metrics", true},
+		{"endpoint_metrics", !in.o.NoMetrics},
 		{"ui", true},
 		{"ui_settings", fieldList{}},
 		{"chat_template", template},
@@ -132,7 +155,7 @@ func (in *instance) props() fieldList {
 		{"bos_token", markBOS},
 		{"eos_token", markEnd},
 		{"build_info", buildInfo},
-		{"is_sleeping", false},
+		{"is_sleeping", in.isAsleep()},
 		{"cors_proxy_enabled", false},
 	}
 }
@@ -214,6 +237,17 @@ func settings(q *request, reasoning string, full bool) fieldList {
 
 // serveSlots is /slots (P06 to P08).
 func (in *instance) serveSlots(w http.ResponseWriter, r *http.Request) {
+	if in.o.NoSlots || !in.can.slots {
+		writeError(w, notSupported("This server does not support slots endpoint. Start it with `--slots`"))
+		return
+	}
+	if !in.use(r.Context()) {
+		panic(http.ErrAbortHandler)
+	}
+	defer in.unuse()
+	// A poll is a result like any other: who polls often hides from the server that
+	// clients left (section 3.5).
+	in.heard()
 	in.mu.Lock()
 	list := []fieldList{}
 	free := false
@@ -221,11 +255,15 @@ func (in *instance) serveSlots(w http.ResponseWriter, r *http.Request) {
 		free = free || !s.busy
 		l := fieldList{{"id", s.id}, {"n_ctx", in.o.Context}, {"speculative", false}, {"is_processing", s.busy}}
 		if s.params != nil {
+			l = append(l, field{"id_task", s.task})
+			if in.can.slotTokens {
+				l = append(l, fieldList{
+					{"n_prompt_tokens", s.promptN},
+					{"n_prompt_tokens_processed", s.promptProcessed},
+					{"n_prompt_tokens_cache", s.promptFromCache},
+				}...)
+			}
 			l = append(l, fieldList{
-				{"id_task", s.task},
-				{"n_prompt_tokens", s.promptN},
-				{"n_prompt_tokens_processed", s.promptProcessed},
-				{"n_prompt_tokens_cache", s.promptFromCache},
 				{"params", s.params},
 				{"next_token", []fieldList{{
 					{"has_next_token", s.busy},
@@ -288,6 +326,7 @@ func (c *counters) released(g *gen) {
 // metrics is the text of /metrics (P10).
 func (in *instance) metrics() string {
 	active, queued := in.load()
+	in.heard()
 	in.mu.Lock()
 	c := in.counters
 	in.counters.bucketPrompt, in.counters.bucketPromptTime = 0, 0

@@ -176,6 +176,9 @@ func (in *instance) parseRequest(fields map[string]json.RawMessage) (*request, e
 	}
 	q.noThinking = kwargs.EnableThinking != nil && !*kwargs.EnableThinking
 	q.rawReasoning = reasoning == "none"
+	if q.n > in.o.Slots && !in.can.explicitContinue {
+		return nil, badRequest("n_cmpl cannot be greater than the number of slots, please increase -np")
+	}
 	if q.n < 1 || q.n > in.o.Slots {
 		return nil, badRequest(fmt.Sprintf("Field 'n': Value must be between 1 <= value <= %d, but got %d", in.o.Slots, q.n))
 	}
@@ -271,7 +274,19 @@ func (q *request) schema() object {
 	return nil
 }
 
-// readBody takes the whole body, at most 100 MiB (section 1.0).
-func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	return io.ReadAll(http.MaxBytesReader(w, r.Body, 100<<20))
+// readBody takes the whole body, at most 100 MiB. The HTTP library's own errors have
+// no body (section 1.0); false: it answered one, or the client left.
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
+	if r.Header.Get("Content-Encoding") != "" {
+		writeBody(w, http.StatusUnsupportedMediaType, "", nil)
+		return nil, false
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 100<<20))
+	if err == nil {
+		return body, true
+	}
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		writeBody(w, http.StatusRequestEntityTooLarge, "", nil)
+	}
+	return nil, false
 }

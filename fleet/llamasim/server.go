@@ -1,54 +1,12 @@
 package llamasim
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"slices"
 	"sync"
-	"time"
 )
-
-// Options says what the stand-in pretends to be. The zero value is a server with
-// two slots of 4096 tokens that is as fast as the machine.
-type Options struct {
-	// Addr is where it listens, a loopback address: a fake has no business on a
-	// network. Default 127.0.0.1:0.
-	Addr string
-
-	// Model is the name it answers with. Default sim-model.
-	Model string
-
-	// Aliases are further names, shown in /v1/models. As with the real server in
-	// single mode, the model a request asks for is ignored.
-	Aliases []string
-
-	// Slots is how many generations run at once. Default 2.
-	Slots int
-
-	// Context is how many tokens one slot holds. Default 4096.
-	Context int
-
-	// Prefill and Decode are speeds in tokens per second, each slot on its own.
-	// Default 0: as fast as it can.
-	Prefill, Decode float64
-
-	// Thinking gives the chat template a think block; answers begin with reasoning.
-	Thinking bool
-
-	// APIKey is demanded on every route but the health ones, if not empty.
-	APIKey string
-
-	// Log gets the server's log at default verbosity, one Write a line. Default none.
-	Log io.Writer
-
-	// Ping is the interval of SSE comments between events; a request may set its own
-	// with sse_ping_interval. Default 30s.
-	Ping time.Duration
-}
 
 // Stats is what the server has done since Start, restarts included, except for
 // Active and Queued, which are of now.
@@ -70,7 +28,9 @@ type Server struct {
 	stats   Stats
 	bodies  [][]byte
 
-	killers sync.WaitGroup // kills asked for over HTTP
+	// killers end lives, and begin new ones, on behalf of requests that die with them.
+	killers sync.WaitGroup
+	closing chan struct{} // closed under mu
 
 	// mu guards the life of the server: instance.mu and statsMu are taken inside it.
 	mu   sync.Mutex
@@ -81,37 +41,17 @@ type Server struct {
 // Start listens and serves until Kill or Close.
 func Start(o Options) (*Server, error) {
 	o = o.withDefaults()
-	if err := checkLoopback(o.Addr); err != nil {
+	if err := o.check(); err != nil {
 		return nil, err
 	}
-	s := &Server{o: o}
+	s := &Server{o: o, closing: make(chan struct{})}
 	ln, err := net.Listen("tcp", o.Addr)
 	if err != nil {
 		return nil, fmt.Errorf("stand-in server: %w", err)
 	}
 	s.addr = ln.Addr().String()
-	s.in = newInstance(s, ln)
+	s.in = newInstance(s, o, ln, newLogger(o.Log))
 	return s, nil
-}
-
-func (o Options) withDefaults() Options {
-	if o.Addr == "" {
-		o.Addr = "127.0.0.1:0"
-	}
-	if o.Model == "" {
-		o.Model = "sim-model"
-	}
-	if o.Slots <= 0 {
-		o.Slots = 2
-	}
-	if o.Context <= 0 {
-		o.Context = 4096
-	}
-	if o.Ping <= 0 {
-		o.Ping = 30 * time.Second
-	}
-	o.Aliases = slices.Clone(o.Aliases)
-	return o
 }
 
 func checkLoopback(addr string) error {
@@ -135,6 +75,18 @@ func (s *Server) URL() string { return "http://" + s.addr }
 // answered or logged. Killing twice does nothing.
 func (s *Server) Kill() { s.instance().kill() }
 
+// later runs f on behalf of a request that dies with what f does; not while closing.
+func (s *Server) later(f func(closing <-chan struct{})) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.closing:
+	default:
+		closing := s.closing
+		s.killers.Go(func() { f(closing) })
+	}
+}
+
 // instance is the current life. Nobody waits for a life to end under s.mu: handlers,
 // which the end waits for, may want it.
 func (s *Server) instance() *instance {
@@ -145,13 +97,26 @@ func (s *Server) instance() *instance {
 
 // Close ends the server: running streams are broken off, the log is written out.
 func (s *Server) Close() error {
-	s.instance().close()
+	s.mu.Lock()
+	select {
+	case <-s.closing:
+	default:
+		close(s.closing)
+	}
+	s.mu.Unlock()
 	s.killers.Wait()
+	s.instance().close()
 	return nil
 }
 
-// Restart listens on the same address again after a Kill or a Close, its caches
-// empty and its log's clock at zero. The fault stays set.
+// Terminate ends the server as one SIGTERM does (section 3.6): it refuses connections
+// and generates nothing more at once, but a stream is silent until its next ping is
+// due and ends only then, without a terminator; one without pings when its client
+// goes. It returns when nothing of the server is left.
+func (s *Server) Terminate() { s.instance().terminate() }
+
+// Restart listens on the same address again after a Kill, a Terminate or a Close, its caches
+// empty, its models unloaded and its log's clock at zero. Faults stay set.
 func (s *Server) Restart() error {
 	old := s.instance()
 	if !old.isDead() {
@@ -167,11 +132,16 @@ func (s *Server) Restart() error {
 	if err != nil {
 		return fmt.Errorf("stand-in server: restart: %w", err)
 	}
-	s.in = newInstance(s, ln)
+	select {
+	case <-s.closing:
+		s.closing = make(chan struct{})
+	default:
+	}
+	s.in = newInstance(s, s.o, ln, newLogger(s.o.Log))
 	return nil
 }
 
-// Stats is what it has done.
+// Stats is what it has done, with a router all its models.
 func (s *Server) Stats() Stats {
 	s.statsMu.Lock()
 	st := s.stats
@@ -208,160 +178,4 @@ func (s *Server) count(generated, cancelled int) {
 	defer s.statsMu.Unlock()
 	s.stats.Generated += generated
 	s.stats.Cancelled += cancelled
-}
-
-// instance is one process life of the server, from Start or Restart to Kill or Close.
-type instance struct {
-	server *Server
-	o      Options
-	start  time.Time
-	log    *logger
-	http   *http.Server
-	ctx    context.Context // done when it dies
-	cancel context.CancelFunc
-	gone   chan struct{} // closed when nothing of it is left
-
-	// mu guards all below. Nothing is done under it that waits.
-	mu       sync.Mutex
-	listener net.Listener // nil while it refuses
-	conns    map[*conn]http.ConnState
-	dead     bool
-	slots    []*slot
-	queue    []*waiter
-	nextTask int
-	decodes  int // calls the real server would name graphs reused
-	counters counters
-	handlers sync.WaitGroup // requests, joined only under mu while not dead
-	serving  sync.WaitGroup
-}
-
-func newInstance(s *Server, ln net.Listener) *instance {
-	in := &instance{server: s, o: s.o, start: time.Now(), conns: map[*conn]http.ConnState{}, gone: make(chan struct{})}
-	in.ctx, in.cancel = context.WithCancel(context.Background())
-	for i := range s.o.Slots {
-		in.slots = append(in.slots, &slot{id: i})
-	}
-	in.log = newLogger(s.o.Log, in.start)
-	in.http = &http.Server{
-		Handler: in,
-		// An idle connection lives 5 s (section 1.0).
-		IdleTimeout: 5 * time.Second,
-		BaseContext: func(net.Listener) context.Context { return in.ctx },
-		ConnContext: withConn,
-		ConnState:   in.connState,
-		ErrorLog:    discardLog(),
-	}
-	in.log.startup(s.o, s.addr)
-	in.serve(ln)
-	return in
-}
-
-// serve accepts connections until the listener is closed.
-func (in *instance) serve(ln net.Listener) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if in.dead {
-		_ = ln.Close()
-		return
-	}
-	in.listener = ln
-	in.serving.Go(func() {
-		// It ends with the listener, on command.
-		_ = in.http.Serve(&trackingListener{Listener: ln, in: in})
-	})
-}
-
-// refuse closes the listener and the idle connections; allow opens it again.
-func (in *instance) refuse() {
-	in.mu.Lock()
-	ln := in.listener
-	in.listener = nil
-	var idle []*conn
-	for c, state := range in.conns {
-		if state == http.StateIdle || state == http.StateNew {
-			idle = append(idle, c)
-		}
-	}
-	in.mu.Unlock()
-	if ln != nil {
-		_ = ln.Close()
-	}
-	for _, c := range idle {
-		_ = c.Close()
-	}
-}
-
-func (in *instance) allow() {
-	in.mu.Lock()
-	closed := in.listener == nil && !in.dead
-	in.mu.Unlock()
-	if !closed {
-		return
-	}
-	if ln, err := net.Listen("tcp", in.server.addr); err == nil {
-		in.serve(ln)
-	}
-}
-
-func (in *instance) kill() {
-	if !in.die() {
-		<-in.gone
-		return
-	}
-	in.log.kill()
-	in.shut(true)
-	in.log.wait(time.Second)
-	close(in.gone)
-}
-
-func (in *instance) close() {
-	if !in.die() {
-		<-in.gone
-		return
-	}
-	in.log.write('I', "srv    operator(): operator(): cleaning up before exit...")
-	// No release lines follow (section 2.2 of the log's notes).
-	in.log.stop()
-	in.shut(false)
-	in.log.wait(5 * time.Second)
-	close(in.gone)
-}
-
-func (in *instance) isDead() bool {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return in.dead
-}
-
-// die marks the end; false: it was dead already.
-func (in *instance) die() bool {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	was := in.dead
-	in.dead = true
-	return !was
-}
-
-func (in *instance) shut(reset bool) {
-	in.mu.Lock()
-	ln := in.listener
-	in.listener = nil
-	conns := make([]*conn, 0, len(in.conns))
-	for c := range in.conns {
-		conns = append(conns, c)
-	}
-	in.mu.Unlock()
-	if ln != nil {
-		_ = ln.Close()
-	}
-	for _, c := range conns {
-		if reset {
-			c.reset()
-		}
-		_ = c.Close()
-	}
-	in.cancel()
-	_ = in.http.Close()
-	in.handlers.Wait()
-	in.serving.Wait()
 }

@@ -34,10 +34,10 @@ type waiter struct {
 }
 
 // acquire waits, first come first served, until as many slots as the job has
-// generations are free, and gives them to it. A client that leaves meanwhile keeps
-// its place, as with the real server (section 3.5); only the death of the server
-// ends the wait.
-func (in *instance) acquire(j *job) error {
+// generations are free, and gives them to it. That a client left meanwhile shows only
+// when nobody gets results, as with the real server (section 3.5): where others are
+// answered its request keeps its place.
+func (in *instance) acquire(rp *reply, j *job) error {
 	w := &waiter{job: j, ready: make(chan struct{})}
 	in.mu.Lock()
 	for _, g := range j.gens {
@@ -47,12 +47,44 @@ func (in *instance) acquire(j *job) error {
 	in.queue = append(in.queue, w)
 	in.dispatch()
 	in.mu.Unlock()
-	select {
-	case <-w.ready:
-		return nil
-	case <-in.ctx.Done():
-		return errClientGone
+	look := time.NewTimer(unheard)
+	defer look.Stop()
+	for {
+		select {
+		case <-w.ready:
+			return nil
+		case <-in.ctx.Done():
+			return errClientGone
+		case <-in.term:
+			return errClientGone
+		case <-look.C:
+		}
+		left := unheard - in.silence()
+		if left <= 0 && rp.unwanted() && in.withdraw(w) {
+			return errClientGone
+		}
+		if left <= 0 {
+			left = unheard
+		}
+		look.Reset(left)
 	}
+}
+
+// withdraw takes a request out of the queue; false: it has its slots.
+func (in *instance) withdraw(w *waiter) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	i := slices.Index(in.queue, w)
+	if i < 0 {
+		return false
+	}
+	in.queue = slices.Delete(in.queue, i, i+1)
+	for _, g := range w.job.gens {
+		in.log.write('W', "srv          stop: cancel task, id_task = %d", g.task)
+		g.released = true
+	}
+	in.dispatch()
+	return true
 }
 
 // dispatch gives free slots to the head of the queue. The caller holds in.mu.
@@ -80,6 +112,7 @@ func (in *instance) grant(j *job) bool {
 	if j.q.slot >= 0 && in.slots[j.q.slot%len(in.slots)].busy {
 		return false
 	}
+	in.running[j] = true
 	for i, g := range j.gens {
 		var s *slot
 		if i == 0 {
@@ -95,6 +128,7 @@ func (in *instance) grant(j *job) bool {
 			s.cached = nil
 		}
 	}
+	in.saveIdle()
 	// Children are launched before their parent.
 	for i, g := range slices.Backward(j.gens) {
 		in.log.slot('I', "launch_slot_", g.slot.id, g.task, "processing task, is_child = %d", min(i, 1))
@@ -124,6 +158,7 @@ func (in *instance) choose(j *job) *slot {
 		in.log.slot('I', "get_available_slot", best.id, -1,
 			"selected slot by LCP similarity, f_sim_best = %.3f (> %.3f thold), f_keep = %.3f",
 			float64(bestLen)/float64(len(j.ids)), similarity, float64(bestLen)/float64(len(best.cached)))
+		in.restore(best, j.ids)
 		return best
 	}
 	s := in.anyFree()
@@ -132,6 +167,7 @@ func (in *instance) choose(j *job) *slot {
 		last = s.freed.Sub(in.start).Microseconds()
 	}
 	in.log.slot('I', "get_available_slot", s.id, -1, "selected slot by LRU, t_last = %d", last)
+	in.restore(s, j.ids)
 	return s
 }
 
@@ -174,11 +210,17 @@ func (in *instance) release(g *gen) {
 	in.log.slot('I', "release", s.id, g.task, "stop processing: n_tokens = %d, truncated = %d", len(s.cached), truncated)
 	s.busy, s.freed = false, time.Now()
 	in.counters.released(g)
+	if !slices.ContainsFunc(g.job.gens, func(g *gen) bool { return !g.released }) {
+		delete(in.running, g.job)
+	}
 	in.dispatch()
 }
 
 // load is how many slots generate and how many requests wait.
 func (in *instance) load() (active, queued int) {
+	if in.router != nil {
+		return in.router.loads()
+	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for _, s := range in.slots {

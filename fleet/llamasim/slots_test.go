@@ -204,6 +204,24 @@ func TestContextFullTruncates(t *testing.T) {
 	}
 }
 
+func TestContextShiftGoesOn(t *testing.T) {
+	log := newLines()
+	s := start(t, Options{Context: 64, ContextShift: true, Log: log})
+	st := ask(t, s, "/completion", dict{"prompt": "Once", "ignore_eos": true, "n_predict": 200})
+	if last := st.events[len(st.events)-1]; last.Timings.PredictedN != 200 {
+		t.Errorf("got %d tokens, want 200", last.Timings.PredictedN)
+	}
+	log.await(t, "W slot   operator(): id  1 | task 0 | slot context shift, n_keep = 1, n_left = ")
+	if line := log.await(t, "stop processing: n_tokens = "); !strings.HasSuffix(line, "truncated = 1\n") {
+		t.Errorf("got %q, want it truncated", line)
+	}
+	// What it holds now is no longer what was asked.
+	again := ask(t, s, "/completion", dict{"prompt": "Once", "ignore_eos": true, "n_predict": 200})
+	if again.content != st.content {
+		t.Error("the same prompt has another answer")
+	}
+}
+
 func TestLimitsHaveAnOrder(t *testing.T) {
 	s := start(t, Options{})
 	st := ask(t, s, chatPath, dict{

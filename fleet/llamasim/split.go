@@ -12,8 +12,9 @@ type delta struct {
 	call      *callDelta
 }
 
-// callDelta adds to the one call of an answer; the first has id and name.
+// callDelta adds to a call of an answer; the first of each has id and name.
 type callDelta struct {
+	index     int
 	id, name  string
 	arguments string
 }
@@ -24,6 +25,7 @@ type splitter struct {
 	mode splitMode
 	skip int // newlines the template owns
 
+	calls  int             // so far
 	call   strings.Builder // raw text of the call, up to its arguments
 	name   string
 	opened bool // the delta with id and name was sent
@@ -56,10 +58,13 @@ func (s *splitter) write(u unit) []delta {
 			s.mode, s.skip = inContent, 2
 			return nil
 		case markCall:
-			s.mode = inCall
+			s.mode, s.opened = inCall, false
+			s.call.Reset()
+			s.calls++
 			return nil
 		case markCallEnd:
-			s.mode = inContent
+			// A newline may stand between two calls.
+			s.mode, s.skip = inContent, 1
 			return nil
 		}
 	}
@@ -103,7 +108,7 @@ func (s *splitter) writeCall(text string) []delta {
 	if n == 0 {
 		return nil
 	}
-	d := &callDelta{arguments: text[:n]}
+	d := &callDelta{index: s.calls - 1, arguments: text[:n]}
 	if !s.opened {
 		s.opened = true
 		d.id, d.name = randomID(), s.name

@@ -2,6 +2,8 @@ package llamasim
 
 import (
 	"encoding/json"
+	"fmt"
+	"hash/fnv"
 	"strings"
 )
 
@@ -30,10 +32,11 @@ type message struct {
 	content   string
 	reasoning string
 	calls     []json.RawMessage
-	hasKey    bool // content was there, if only as null
+	hasKey    bool     // content was there, if only as null
+	media     []string // images and sounds, where content has the marker
 }
 
-func parseMessages(raw json.RawMessage) ([]message, error) {
+func (in *instance) parseMessages(raw json.RawMessage) ([]message, error) {
 	var list []map[string]json.RawMessage
 	if raw == nil {
 		return nil, badRequest("'messages' is required")
@@ -55,46 +58,46 @@ func parseMessages(raw json.RawMessage) ([]message, error) {
 		if !ok && m.role != "assistant" {
 			return nil, badRequest("All non-assistant messages must contain 'content'")
 		}
-		text, err := joinContent(content)
-		if err != nil {
+		if err := in.readContent(&m, content); err != nil {
 			return nil, err
 		}
-		m.content = text
 		out = append(out, m)
 	}
 	return out, nil
 }
 
-// joinContent takes a string, null, or an array of text parts; parts are joined
-// with newlines (section 2.1).
-func joinContent(raw json.RawMessage) (string, error) {
+// readContent takes a string, null, or an array of parts; texts are joined with
+// newlines (section 2.1).
+func (in *instance) readContent(m *message, raw json.RawMessage) error {
 	var text *string
 	if len(raw) == 0 || json.Unmarshal(raw, &text) == nil {
-		if text == nil {
-			return "", nil
+		if text != nil {
+			m.content = *text
 		}
-		return *text, nil
+		return nil
 	}
-	var parts []struct {
-		Type string `json:"type"`
-		Text string `json:"text"`
-	}
+	var parts []object
 	if json.Unmarshal(raw, &parts) != nil {
-		return "", serverError("Failed to parse messages: Invalid 'content' type: expected string or array")
+		return serverError("Failed to parse messages: Invalid 'content' type: expected string or array")
 	}
 	texts := make([]string, 0, len(parts))
 	for _, p := range parts {
-		switch p.Type {
-		case "text":
-			texts = append(texts, p.Text)
-		case "image_url", "input_audio", "input_video":
-			name, _, _ := strings.Cut(strings.TrimPrefix(p.Type, "input_"), "_")
-			return "", serverError(name + " input is not supported - hint: if this is unexpected, you may need to provide the mmproj")
+		kind := textOf(p["type"])
+		name, _, _ := strings.Cut(strings.TrimPrefix(kind, "input_"), "_")
+		switch {
+		case kind == "text":
+			texts = append(texts, textOf(p["text"]))
+		case kind == "image_url" && in.o.Vision, kind == "input_audio" && in.o.Audio:
+			m.media = append(m.media, string(p[kind]))
+			texts = append(texts, in.mediaMarker)
+		case kind == "image_url", kind == "input_audio", kind == "input_video":
+			return serverError(name + " input is not supported - hint: if this is unexpected, you may need to provide the mmproj")
 		default:
-			return "", serverError("Failed to parse messages: unsupported content[].type")
+			return serverError("Failed to parse messages: unsupported content[].type")
 		}
 	}
-	return strings.Join(texts, "\n"), nil
+	m.content = strings.Join(texts, "\n")
+	return nil
 }
 
 // prompt is a rendered chat: the text, and the part of the answer that is in it.
@@ -103,39 +106,103 @@ type prompt struct {
 	prefill  message // what the continued message already says
 	echo     bool    // repeat the prefill in the first delta
 	thinking bool    // the text ends inside the think block
+
+	marker string   // stands in text for each of
+	media  []string // images and sounds
+}
+
+// mediaTokens is what one image or sound takes of the context.
+const mediaTokens = 64
+
+// tokens is the prompt behind its start marker. Media take tokens that hold their
+// hash, so that another image makes another answer.
+func (p prompt) tokens() []token {
+	rest := markBOS + p.text
+	var out []token
+	for _, m := range p.media {
+		before, after, ok := strings.Cut(rest, p.marker)
+		if !ok {
+			break
+		}
+		out = append(out, tokenize(before)...)
+		h := fnv.New32a()
+		_, _ = h.Write([]byte(m))
+		for i := range mediaTokens {
+			text := fmt.Sprintf("[media %08x %d]", h.Sum32(), i)
+			out = append(out, token{id: idMedia + int32(mix(uint64(h.Sum32())+uint64(i)<<32)>>40), text: text})
+		}
+		rest = after
+	}
+	return append(out, tokenize(rest)...)
 }
 
 // render makes the prompt of a chat request (section 2.1).
-func render(q *request, messages []message, thinkTemplate bool) (prompt, error) {
+func (in *instance) render(q *request, messages []message) (prompt, error) {
+	p, err := in.renderText(q, messages)
+	if err != nil {
+		return prompt{}, err
+	}
+	p.marker = in.mediaMarker
+	for _, m := range messages {
+		p.media = append(p.media, m.media...)
+	}
+	return p, nil
+}
+
+func (in *instance) renderText(q *request, messages []message) (prompt, error) {
 	last := message{}
 	if len(messages) > 0 {
 		last = messages[len(messages)-1]
 	}
 	mode := q.continueMode
-	if mode != "" && q.addGenerationPrompt {
+	switch {
+	case !in.can.explicitContinue:
+		mode = ""
+	case mode != "" && q.addGenerationPrompt:
 		return prompt{}, badRequest("Cannot set both add_generation_prompt and continue_final_message to true.")
 	}
-	auto := mode == "" && last.role == "assistant"
-	if last.role != "assistant" || mode == "" && !auto {
-		p := prompt{text: history(q, messages, thinkTemplate)}
-		if q.addGenerationPrompt {
-			p.text += markStart + assistantHeader
-			if thinkTemplate && q.noThinking {
-				p.text += markThink + "\n\n" + markThinkEnd + "\n\n"
-			}
-		}
-		return p, nil
-	}
-	if len(last.calls) > 0 {
+	auto := mode == "" && last.role == "assistant" && in.can.prefill && !in.o.NoPrefill
+	switch {
+	case last.role != "assistant" || mode == "" && !auto:
+		return in.asked(q, messages), nil
+	case !in.can.explicitContinue:
+		return in.prefilled26(q, messages, last)
+	case len(last.calls) > 0:
 		return prompt{}, badRequest("Cannot continue an assistant message that contains tool calls.")
-	}
-	if !last.hasKey {
+	case !last.hasKey:
 		return prompt{}, badRequest("Cannot continue an assistant message without 'content'.")
-	}
-	if auto && len(messages) > 1 && messages[len(messages)-2].role == "assistant" {
+	case auto && len(messages) > 1 && messages[len(messages)-2].role == "assistant":
 		return prompt{}, badRequest("Cannot have 2 or more assistant messages at the end of the list.")
 	}
-	return continued(q, messages, last, mode, auto, thinkTemplate), nil
+	return continued(q, messages, last, mode, auto, in.o.Thinking), nil
+}
+
+// asked renders a chat whose answer begins anew.
+func (in *instance) asked(q *request, messages []message) prompt {
+	p := prompt{text: history(q, messages, in.o.Thinking)}
+	if q.addGenerationPrompt || !in.can.explicitContinue {
+		p.text += markStart + assistantHeader
+		if in.o.Thinking && q.noThinking {
+			p.text += markThink + "\n\n" + markThinkEnd + "\n\n"
+		}
+	}
+	return p
+}
+
+// prefilled26 renders a trailing assistant message as servers between May 2025 and
+// May 2026 do: its content behind the generation prompt, and nothing else of it
+// (section 2.2).
+func (in *instance) prefilled26(q *request, messages []message, last message) (prompt, error) {
+	if in.o.Thinking && !q.noThinking {
+		return prompt{}, badRequest("Assistant response prefill is incompatible with enable_thinking.")
+	}
+	if len(messages) > 1 && messages[len(messages)-2].role == "assistant" {
+		return prompt{}, badRequest("Cannot have 2 or more assistant messages at the end of the list.")
+	}
+	p := in.asked(q, messages[:len(messages)-1])
+	p.text += last.content
+	p.prefill.content = last.content
+	return p, nil
 }
 
 // continued renders a chat whose last message goes on: nothing of it is trimmed.

@@ -78,7 +78,7 @@ func (in *instance) serveDetokenize(w http.ResponseWriter, _ *http.Request, body
 }
 
 func (in *instance) serveTemplate(w http.ResponseWriter, _ *http.Request, body []byte) error {
-	_, _, p, err := in.chatPrompt(body)
+	_, _, p, err := in.chatPrompt(body, chatSurface)
 	if err != nil {
 		return err
 	}
@@ -86,12 +86,19 @@ func (in *instance) serveTemplate(w http.ResponseWriter, _ *http.Request, body [
 	return nil
 }
 
-func (in *instance) serveInputTokens(w http.ResponseWriter, _ *http.Request, body []byte) error {
-	_, _, p, err := in.chatPrompt(body)
-	if err != nil {
-		return err
+// countTokens tells the length of a conversation's prompt; OpenAI's form says what
+// kind of object it is.
+func (in *instance) countTokens(s surface, object bool) postHandler {
+	return func(w http.ResponseWriter, _ *http.Request, body []byte) error {
+		_, _, p, err := in.chatPrompt(body, s)
+		if err != nil {
+			return err
+		}
+		out := fieldList{{"input_tokens", len(p.tokens())}}
+		if object {
+			out = append(out, field{"object", "response.input_tokens"})
+		}
+		writeJSON(w, http.StatusOK, out)
+		return nil
 	}
-	n := len(tokenize(markBOS + p.text))
-	writeJSON(w, http.StatusOK, fieldList{{"input_tokens", n}, {"object", "response.input_tokens"}})
-	return nil
 }

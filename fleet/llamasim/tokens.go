@@ -36,6 +36,9 @@ const (
 	vocabularyLen = idWord + 2*(52+52*52+52*52*52+52*52*52*52+52*52*52*52*52)
 )
 
+// idMedia is where the ids of images begin, far beyond those of text.
+const idMedia = 1 << 30
+
 var marks = [...]string{markBOS, markEnd, markStart, markThink, markThinkEnd, markCall, markCallEnd}
 
 // eosToken ends an answer.

@@ -45,6 +45,9 @@ func (f *form) read(contentType string, body []byte) *Error {
 	for at += len(mark) - 2; ; {
 		rest := body[at:]
 		if bytes.HasPrefix(rest, []byte("--")) {
+			if len(f.parts) == 0 {
+				return wrong
+			}
 			f.end = at - len(mark)
 			return nil
 		}
@@ -112,8 +115,7 @@ func (f *form) request(path string, j *Job) fleet.Assignment {
 	if p := f.find("stream"); p != nil {
 		e.replace(p.val, yes)
 	} else {
-		at := max(0, f.end)
-		e.replace(span{at, at}, []byte("\r\n--"+f.boundary+"\r\nContent-Disposition: form-data; name=\"stream\"\r\n\r\ntrue"))
+		e.replace(span{f.end, f.end}, []byte("\r\n--"+f.boundary+"\r\nContent-Disposition: form-data; name=\"stream\"\r\n\r\ntrue"))
 	}
 	if p := f.find("model"); p != nil && j.alias {
 		e.replace(p.val, []byte(j.model))

@@ -58,7 +58,6 @@ type client struct {
 	items  map[string]string // Responses: the type of each by its id
 	answer string            // Responses: its id
 	opened []string          // events that come once
-	shut   map[string]bool
 }
 
 func (c *client) once(what string) {

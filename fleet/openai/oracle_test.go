@@ -14,9 +14,10 @@ import (
 type oracle struct {
 	api           api
 	reasons, text []rune
-	tool          string // the arguments of a call that ends the answer; empty: none
-	choices       int    // all the same
-	limit         int    // what the client's limit is
+	tool          string       // the arguments of a call that ends the answer; empty: none
+	choices       int          // all the same
+	limit         int          // what the client's limit is
+	ids           map[int]rune // of its tokens, where they are not of its own making
 	pieces        func() int
 
 	node  int
@@ -173,10 +174,14 @@ func (o *oracle) readPrompt(p any) string {
 			case string:
 				b.WriteString(x)
 			case float64:
-				if x < 1000 {
+				r, ok := o.ids[int(x)]
+				if !ok {
+					r = rune(x) - 1000
+				}
+				if r < 0 {
 					o.complain("token %v stands for half a letter", x)
 				}
-				b.WriteRune(rune(x) - 1000)
+				b.WriteRune(r)
 			}
 		}
 	}
@@ -224,7 +229,7 @@ type stage struct {
 	prompt    int
 
 	pending            [2]string // what is glued to the next piece: an echo
-	started, texts     [2]bool   // reasoning and text
+	started            [2]bool   // reasoning and text
 	allReason, allText string
 }
 

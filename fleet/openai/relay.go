@@ -19,6 +19,7 @@ func (j *Job) Take(ev fleet.Event) (out []byte, err error) {
 		return nil, nil
 	}
 	if !r.chunk.scan(j.kind.api, data) {
+		r.chunk.parts = r.chunk.parts[:0] // they may be of no choice
 		return nil, broken("the server sent something that is no answer; try again")
 	}
 	if r.chunk.fault.ok() {
@@ -52,9 +53,13 @@ func serverFault(c *chunk) error {
 			status = int(n)
 		}
 	}
+	body := bytes.Clone(c.data)
+	if c.fault.val.from == 0 { // it was bare
+		body = append(append([]byte(`{"error":`), body...), '}')
+	}
 	e := &fleet.RequestError{
 		Reason: fleet.ReasonRefused, Again: true,
-		Reply: &fleet.Reply{Status: status, Body: bytes.Clone(c.data)},
+		Reply: &fleet.Reply{Status: status, Body: body},
 	}
 	e.Message = ErrorFor(e).Message
 	return e

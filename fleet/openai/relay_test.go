@@ -72,6 +72,24 @@ func TestRubbishIsBrokenOutput(t *testing.T) {
 	}
 }
 
+func TestRubbishLeavesTheAnswerAsItWas(t *testing.T) {
+	for _, ev := range []string{`{"choices":[{"index":-1,"delta":{"content":"x"}}]}`, `{"choices":[{"index":0,"delta":{"content":"x"}},{"index":-1}]}`} {
+		j := mustParse(t, chatPath, stream(""), Options{})
+		request(t, j, nodeA)
+		out := feed(t, j, []string{delta(role), content("a")})
+		if _, err := j.Take(fleet.Event{Kind: fleet.EventData, Data: []byte(ev)}); err == nil {
+			t.Errorf("%s was taken", ev)
+		}
+		if _, m := request(t, j, nodeB); lastMessage(t, m)["content"] != "a" {
+			t.Errorf("%s: went on from %v", ev, lastMessage(t, m))
+		}
+		out += feed(t, j, []string{content("b"), finishChunk("stop")}) + string(j.End(nil))
+		if h := listen(t, out); h.content[0] != "ab" || h.done != 1 {
+			t.Errorf("%s: got %s", ev, out)
+		}
+	}
+}
+
 func TestNothingFollowsTheFinish(t *testing.T) {
 	j := mustParse(t, chatPath, stream(""), Options{})
 	request(t, j, nodeA)
@@ -338,22 +356,25 @@ func (s *script) play(body []byte, reasons, text []rune, total int, take func(st
 }
 
 func FuzzTake(f *testing.F) {
+	seen := map[string]int{}
 	for _, e := range captures(f) {
-		if e.streams() {
-			for i, ev := range e.events() {
-				if i < 4 {
-					f.Add([]byte(ev), []byte(e.events()[len(e.events())-1]))
-				}
+		for _, ev := range e.payloads() {
+			if seen[e.Request.Path]++; seen[e.Request.Path] < 40 {
+				f.Add([]byte(ev), []byte(e.payloads()[len(e.payloads())-1]))
 			}
 		}
 	}
 	f.Add([]byte(toolCall("x")), []byte(usageChunk(3, 4)))
 	f.Add([]byte(`{"choices":[{"delta":{"role":"a","content":"b"},"index":1}]}`), []byte(`{"usage":1,"timings":2,"choices":null}`))
+	f.Add([]byte(`{"type":"content_block_stop","index":9}`), []byte(`{"type":"message_delta","delta":{"stop_reason":"}"},"usage":{}}`))
+	f.Add([]byte(`{"type":"response.output_item.done","item":{"type":"x"}}`), []byte(`{"type":"response.completed","response":{"output":[1,{"type":"y"}],"usage":{}}}`))
+	f.Add([]byte(`{"index":0,"content":"a","tokens":[1],"stop":false,"tokens_predicted":1}`), []byte(`{"index":0,"stop":true,"generation_settings":{"stream":true},"prompt":"P","timings":{}}`))
 	f.Fuzz(func(t *testing.T, a, b []byte) {
-		for _, body := range []string{stream(`,"max_tokens":9`), stream(`,"timings_per_token":true,"stream_options":{"include_usage":true}`), `{"messages":[]}`} {
-			j := mustParse(t, chatPath, body, Options{})
+		for _, q := range fuzzed {
+			path, body := q[0], q[1]
+			j := mustParse(t, path, body, Options{})
 			for range 2 {
-				if _, err := j.Request(nodeA); err != nil {
+				if _, err := j.Request(modernNode); err != nil {
 					break
 				}
 				for _, ev := range [][]byte{a, b, a} {
@@ -373,17 +394,37 @@ func FuzzTake(f *testing.F) {
 			if end := j.End(nil); j.Streams() {
 				checkEvents(t, end)
 			} else if !json.Valid(end) {
-				t.Fatalf("not JSON: %s", end)
+				t.Fatalf("%s %s: not JSON: %s", path, body, end)
 			}
 		}
 	})
 }
 
+// fuzzed are requests of every language, for streams and for whole answers.
+var fuzzed = [][2]string{
+	{chatPath, stream(`,"max_tokens":9`)},
+	{chatPath, stream(`,"timings_per_token":true,"stream_options":{"include_usage":true}`)},
+	{chatPath, stream(`,"n":2`)},
+	{chatPath, `{"messages":[]}`},
+	{"/v1/completions", `{"prompt":"P","stream":true,"max_tokens":9}`},
+	{"/v1/completions", `{"prompt":"P","verbose":true}`},
+	{"/completion", `{"prompt":"P","stream":true,"n_predict":9}`},
+	{"/completion", `{"prompt":"P","return_tokens":true,"response_fields":["content","timings/predicted_n"]}`},
+	{"/v1/responses", `{"input":"q","stream":true,"max_output_tokens":9}`},
+	{"/v1/responses", `{"input":"q"}`},
+	{"/v1/messages", `{"messages":[{"role":"user","content":"q"}],"stream":true}`},
+	{"/v1/messages", `{"messages":[{"role":"user","content":"q"}]}`},
+}
+
+// checkEvents reads what goes out as a client does.
 func checkEvents(t *testing.T, out []byte) {
 	t.Helper()
 	for ev := range strings.SplitSeq(string(out), "\n\n") {
 		if ev == "" || ev == "data: [DONE]" {
 			continue
+		}
+		if line, rest, ok := strings.Cut(ev, "\n"); ok && strings.HasPrefix(line, "event: ") {
+			ev = rest
 		}
 		p, ok := strings.CutPrefix(ev, "data: ")
 		if !ok || strings.ContainsAny(p, "\r\n") || !json.Valid([]byte(p)) {

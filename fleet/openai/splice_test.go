@@ -1,13 +1,13 @@
 package openai
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
 	"github.com/slotfleet/slotfleet/fleet"
@@ -33,14 +33,6 @@ func question(a api, streams bool, limit, choices int) (path, body string) {
 }
 
 var modernNode = fleet.Instance{Node: "n", Model: "m", Fingerprint: "f", Features: ^fleet.Features(0)}
-
-// ignored of a view: only messages may count a token more or less, see docs/resume.md.
-func ignored(a api) cmp.Option {
-	if a == apiMessages {
-		return cmpopts.IgnoreFields(view{}, "wrong", "Output")
-	}
-	return cmpopts.IgnoreFields(view{}, "wrong")
-}
 
 // wholeView reads a whole answer.
 func wholeView(a api, answer map[string]any) (content, reasoning, tools string) {
@@ -99,6 +91,13 @@ func TestRandomSchedulesOnEveryPath(t *testing.T) {
 	}
 }
 
+func FuzzSplice(f *testing.F) {
+	f.Fuzz(rapid.MakeFuzz(func(rt *rapid.T) {
+		randomSchedule(rt, rapid.SampledFrom([]api{apiChat, apiCompletion, apiNative, apiResponses, apiMessages}).Draw(rt, "api"))
+	}))
+}
+
+// randomSchedule plays one answer, with as many nodes as it takes.
 func randomSchedule(rt *rapid.T, a api) {
 	letters := rapid.SliceOfN(rapid.SampledFrom(alphabet), 1, 25)
 	o := &oracle{api: a, text: letters.Draw(rt, "text"), choices: 1}
@@ -206,5 +205,134 @@ func checkView(rt *rapid.T, o *oracle, got *view, raw string) {
 	}
 	if o.api != apiMessages && o.choices == 1 && got.Output >= 0 && got.Output != total {
 		rt.Fatalf("%d tokens are told, want %d: %s", got.Output, total, raw)
+	}
+}
+
+// apiOf is the language of a recorded path.
+func apiOf(path string) api {
+	p, _ := PathOf(path)
+	return p.kind.api
+}
+
+// payloads are the events of a recorded stream of any path.
+func (e *exchange) payloads() (list []string) {
+	for line := range strings.SplitSeq(e.Response.Body, "\n") {
+		if p, ok := strings.CutPrefix(line, "data: "); ok && p != "[DONE]" && p != "null" {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// recordedIDs are the tokens of a recorded completion.
+func recordedIDs(events []string) map[int]rune {
+	m := map[int]rune{}
+	for _, ev := range events {
+		var c struct {
+			Content string
+			Tokens  []int
+		}
+		if json.Unmarshal([]byte(ev), &c) == nil && len(c.Tokens) == 1 {
+			m[c.Tokens[0]] = []rune(c.Content)[0]
+		}
+	}
+	return m
+}
+
+// keys is the shape of an answer: its keys, those of the first element of each list.
+func keys(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		m := map[string]any{}
+		for k, x := range v {
+			m[k] = keys(x)
+		}
+		return m
+	case []any:
+		if len(v) > 0 {
+			return []any{keys(v[0])}
+		}
+	}
+	return nil
+}
+
+func TestWholeAnswersHaveTheServersFields(t *testing.T) {
+	for _, x := range []struct{ whole, stream string }{
+		{"chat", "chat-stream-usage"},
+		{"completions", "completions-stream"},
+		{"completion-native-tokens", "completion-native-stream"},
+		{"responses", "responses-stream"},
+		{"anthropic-messages", "anthropic-messages-stream"},
+	} {
+		want, s := capture(t, x.whole), capture(t, x.stream)
+		j := mustParse(t, want.Request.Path, want.Request.Body, Options{})
+		request(t, j, modernNode)
+		if out := feed(t, j, s.payloads()); out != "" {
+			t.Fatalf("%s: a whole answer came in parts: %s", x.whole, out)
+		}
+		got := decode(t, string(j.End(nil)))
+		if d := cmp.Diff(keys(decode(t, want.Response.Body)), keys(got)); d != "" {
+			t.Errorf("%s (-server +got):\n%s", x.whole, d)
+		}
+		content, _, _ := wholeView(apiOf(want.Request.Path), got)
+		if said := hear(apiOf(want.Request.Path), s.Response.Body); content != said.Content[0] {
+			t.Errorf("%s: the text is %q, the stream's %q", x.whole, content, said.Content[0])
+		}
+	}
+}
+
+// TestEveryCutOfEveryRecordedStreamOfOtherPaths is the golden test of chat for the paths
+// whose events have other forms: another server gives the rest.
+func TestEveryCutOfEveryRecordedStreamOfOtherPaths(t *testing.T) {
+	cuts := 0
+	for _, e := range captures(t) {
+		if !Serves(e.Request.Path) || strings.HasSuffix(e.Request.Path, "/completions") || !strings.Contains(e.Request.Body, `"stream":true`) {
+			continue
+		}
+		a := apiOf(e.Request.Path)
+		events := e.payloads()
+		t.Run(e.File+"/"+e.Name, func(t *testing.T) {
+			j := mustParse(t, e.Request.Path, e.Request.Body, Options{})
+			request(t, j, modernNode)
+			whole := feed(t, j, events) + string(j.End(nil))
+			if want := strings.TrimSpace(e.Response.Body); strings.TrimSpace(whole) != want {
+				t.Fatalf("uncut it is not what the server sent:\n got %s\nwant %s", whole, want)
+			}
+			want := hear(a, whole)
+			if want.wrong != "" || want.Error != "" || want.Content[0] == "" {
+				t.Fatalf("%s %s: %s", want.wrong, want.Error, whole)
+			}
+			limit, _ := j.budget()
+			for cut := range len(events) + 1 {
+				j := mustParse(t, e.Request.Path, e.Request.Body, Options{})
+				request(t, j, modernNode)
+				out := feed(t, j, events[:cut])
+				needs, err := j.Needs()
+				if err != nil {
+					t.Fatalf("cut %d: %v", cut, err)
+				}
+				if !needs.Done {
+					assignment, err := j.Request(modernNode)
+					if err != nil {
+						t.Fatal(err)
+					}
+					assignment.Body = bytes.Replace(assignment.Body, []byte(`"Once upon a time"`), []byte(`"P"`), 1)
+					o := &oracle{api: a, text: []rune(want.Content[0]), limit: int(limit), ids: recordedIDs(events), pieces: func() int { return 1 + cut%3 }}
+					out += feed(t, j, o.answer(assignment))
+					if o.fault != "" {
+						t.Fatalf("cut %d: %s", cut, o.fault)
+					}
+				}
+				got := hear(a, out+string(j.End(nil)))
+				if got.wrong != "" || got.Error != "" || got.Content[0] != want.Content[0] || got.Finish[0] == "" {
+					t.Fatalf("cut %d: %s %s, got %q, want %q: %s", cut, got.wrong, got.Error, got.Content[0], want.Content[0], out)
+				}
+				cuts++
+			}
+		})
+	}
+	t.Logf("%d cuts", cuts)
+	if cuts < 60 {
+		t.Errorf("%d cuts were tried, want more than 60: are the recordings there?", cuts)
 	}
 }

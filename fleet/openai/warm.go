@@ -80,12 +80,7 @@ func (r *rendering) json(v []byte) {
 	for i := 0; i < len(v); {
 		switch v[i] {
 		case '"':
-			for i++; ; i += 2 {
-				if i = plain(v, i); v[i] == '"' {
-					break
-				}
-			}
-			i++
+			i = pastString(v, i)
 		case ' ', '\t', '\r', '\n':
 			r.write(v[from:i])
 			i++
@@ -155,7 +150,7 @@ func (r *rendering) turns(d *document) {
 		r.content(d.body, at)
 		return
 	}
-	s := scanner{b: d.body[:at.to], i: at.from}
+	s := scanner{b: d.body[:at.to], i: at.from, known: true}
 	for s.enter('['); s.more(']'); {
 		if s.peek() != '{' {
 			s.value()
@@ -205,7 +200,7 @@ func (r *rendering) content(b []byte, at span) {
 	case '"':
 		r.text(inside(at).of(b))
 	case '[':
-		s := scanner{b: b[:at.to], i: at.from}
+		s := scanner{b: b[:at.to], i: at.from, known: true}
 		for s.enter('['); s.more(']'); {
 			if s.peek() == '{' {
 				r.part(&s)
