@@ -91,7 +91,7 @@ func TestBodiesAreUnpackedUnderTheLimit(t *testing.T) {
 func TestLargeBodyIsRefusedReadably(t *testing.T) {
 	e := startEdge(t, "fleet {\n\t}", "fleet {\n\t\tmax_body 1MiB\n\t}")
 	part := strings.Repeat("x", 512<<10)
-	for path, status := range map[string]int{"/v1/chat/completions": 413, "/v1/embeddings": 501, "/slots/0": 404, "/v1/models": 405} {
+	for path, status := range map[string]int{"/v1/chat/completions": 413, "/v1/embeddings": 413, "/slots/0": 404, "/v1/models": 405} {
 		conn := dialRequest(t, e, path, 8<<20, part)
 		if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
 			t.Fatal(err)

@@ -108,7 +108,7 @@ func TestBadCaddyfilesAreRefused(t *testing.T) {
 		"source, server twice":  {global("slotlog {\nsource a file /a {\nserver http://x\nserver http://y\n}\n}"), "server is there twice in source a", "5"},
 		"source, lonely key":    {global("slotlog {\nsource a file /a {\nkey x\n}\n}"), "source a: key is that of a server", "5"},
 		"source with nonsense":  {global("slotlog {\nsource a file /a {\nnonsense\n}\n}"), `unknown option "nonsense" in source a`, "4"},
-		"unknown directive":     {site("fleet {\nkeys x\n}"), `unknown option "keys" in fleet: one of alias, any_model, class, max_body, mixed, read_timeout, resume, session_header, tenant`, "7"},
+		"unknown directive":     {site("fleet {\nkeys x\n}"), `unknown option "keys" in fleet: one of alias, any_model, class, max_body, mixed, node_headers, read_timeout, resume, session_header, tenant, tool_calls`, "7"},
 		"alias of one word":     {site("fleet {\nalias a\n}"), "wrong argument count", "7"},
 		"alias twice":           {site("fleet {\nalias a b\nalias a c\n}"), "alias a is there twice", "8"},
 		"any_model yes":         {site("fleet {\nany_model yes\n}"), "wrong argument count", "7"},

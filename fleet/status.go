@@ -57,7 +57,7 @@ type LoadStatus struct {
 type ModelStatus struct {
 	Model   string   `json:"model"`
 	Aliases []string `json:"aliases,omitempty"`
-	State   State    `json:"state"`             // the best of those that are up; failed: none is
+	State   State    `json:"-"`                 // the best of those that are up; failed: none is
 	Context Tokens   `json:"context,omitempty"` // the widest that is up
 	Nodes   int      `json:"nodes"`             // that offer it
 	Ready   int      `json:"ready"`             // of these, up and ready
