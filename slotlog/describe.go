@@ -234,6 +234,9 @@ func (t *Tracker) forget(p *portState) {
 	if t.last == p {
 		t.last = nil
 	}
+	if len(t.spare) < 8 {
+		t.spare = append(t.spare, p)
+	}
 }
 
 // Server returns what is known of the server on a port.

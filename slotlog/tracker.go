@@ -54,6 +54,7 @@ type Tracker struct {
 	watermark uint64     // highest line number seen
 	ledger    int64      // generated tokens that nobody took yet
 	slots     int        // of all ports
+	spare     []*portState
 	records   recordRing
 }
 
@@ -295,12 +296,22 @@ func (t *Tracker) port(port int) *portState {
 			if len(t.ports) >= maxPorts {
 				t.forget(t.ports[t.oldest()])
 			}
-			p = &portState{port: port}
+			p = t.newPort(port)
 			t.ports[port] = p
 		}
 		t.last = p
 	}
 	p.heard = t.watermark
+	return p
+}
+
+// newPort uses the room of a port that was forgotten, when there is some.
+func (t *Tracker) newPort(port int) *portState {
+	p := new(portState)
+	if n := len(t.spare); n > 0 {
+		p, t.spare = t.spare[n-1], t.spare[:n-1]
+	}
+	*p = portState{port: port, slots: p.slots[:0], spare: p.spare}
 	return p
 }
 
