@@ -111,9 +111,11 @@ func (r *Reader) process(mark int) *process {
 }
 
 func (r *Reader) newProcess(port int) *process {
-	p := &process{}
+	var p *process
 	if n := len(r.spare); n > 0 {
 		p, r.spare = r.spare[n-1], r.spare[:n-1]
+	} else {
+		p = new(process)
 	}
 	*p = process{port: port, heard: r.stats.Lines, shape: r.best, slots: p.slots[:0]}
 	return p
