@@ -98,9 +98,7 @@ func (in *instance) generate(rp *reply, j *job) error {
 	}
 	_, failed := errors.AsType[*taskError](err)
 	for _, g := range j.gens {
-		_, failed := errors.AsType[*taskError](err)
-		gone := !g.released && errors.Is(err, errClientGone)
-		if gone {
+		if !g.released && errors.Is(err, errClientGone) {
 			in.log.write('W', "srv          stop: cancel task, id_task = %d", g.task)
 			if in.ctx.Err() == nil {
 				in.server.count(0, 1)
