@@ -31,10 +31,9 @@ type waiter struct {
 	cursor int  // of round_robin, drawn once
 	blocks []uint64
 
-	bound   *instance // whose lane it waits for; nil: any
-	share   share     // of the work there
-	choices choices   // of the last decision
-	held    time.Time // since when it waits for any lane; zero: it does not
+	bound *instance // whose lane it waits for; nil: any
+	share share     // of the work there
+	held  time.Time // since when it waits for any lane; zero: it does not
 
 	again  time.Time // when choose is to be asked again, though nothing happened; zero: not
 	asked  bool      // it was asked once
@@ -44,6 +43,7 @@ type waiter struct {
 	settled chan struct{}  // closed when claim or err is set
 	asks    chan time.Time // that again was set
 	claim   *claim
+	lane    claim // what claim points to
 	err     error
 	why     error // why it has to wait, as the answer when it waited too long
 }
@@ -215,7 +215,8 @@ const busyRetry = 2 * time.Second
 // take holds a lane of the instance.
 func (m *Manager) take(i *instance, w *waiter) *claim {
 	m.unbind(w)
-	c := &claim{instance: i, others: i.held, life: i.node.lives, share: w.share, choices: w.choices}
+	c := &w.lane
+	*c = claim{instance: i, others: i.held, life: i.node.lives, share: w.share, choices: c.choices}
 	i.tick(time.Now())
 	i.work.readers++
 	c.phase = phase{taken: i.work.at, takenRead: i.work.read}
@@ -265,9 +266,10 @@ type found struct {
 	next   time.Time // when that is probed next
 }
 
-// search looks at all instances of the policy's nodes.
+// search looks at all instances of the policy's nodes. What it finds is good until the
+// next search.
 func (m *Manager) search(w *waiter, now time.Time) found {
-	f := found{able: make([]candidate, 0, len(w.policy.nodes))}
+	f := found{able: m.scratch.able[:0]}
 	model := w.Model
 	if model == "" {
 		model = onlyModel(w.policy.nodes)
@@ -285,6 +287,7 @@ func (m *Manager) search(w *waiter, now time.Time) found {
 		}
 	}
 	w.narrow = f.narrow > 0 || f.least < f.widest
+	m.scratch.able = f.able
 	return f
 }
 

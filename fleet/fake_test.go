@@ -239,6 +239,9 @@ func quietNow(t *testing.T, m *Manager) {
 			if i.held != 0 || i.sessions != 0 {
 				t.Errorf("node %s: got %d lanes and %d sessions held, want none", n.name, i.held, i.sessions)
 			}
+			if w := i.work; w.bound != 0 || w.readers != 0 || w.unread != 0 || w.kv != 0 || len(i.reading) != 0 {
+				t.Errorf("node %s: got work %+v and %d runs, want none", n.name, w, len(i.reading))
+			}
 		}
 	}
 	if m.sessions != 0 || m.queue.len != 0 {
