@@ -10,6 +10,7 @@ import (
 //
 //	GET /fleet/nodes          how many nodes are up, what is served, each node
 //	GET /fleet/nodes/{name}   one node
+//	GET /fleet/queue          who waits for a lane
 //	GET /fleet/warm           what the servers' caches are expected to hold
 type fleetAdmin struct{}
 
@@ -27,6 +28,7 @@ func (*fleetAdmin) Routes() []caddy.AdminRoute {
 	return []caddy.AdminRoute{
 		{Pattern: "/fleet/nodes", Handler: reading(showNodes)},
 		{Pattern: "/fleet/nodes/{name}", Handler: reading(showNode)},
+		{Pattern: "/fleet/queue", Handler: reading(showQueue)},
 		{Pattern: "/fleet/warm", Handler: reading(showWarm)},
 	}
 }

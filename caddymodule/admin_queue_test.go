@@ -71,3 +71,64 @@ func TestAdminShowsWhatIsCachedAcrossALife(t *testing.T) {
 		t.Errorf("POST: got %d, want 405", a.Status)
 	}
 }
+
+// Who waits is shown by class and model, and goes in that order.
+func TestAdminShowsWhoWaits(t *testing.T) {
+	sim := startSim(t, llamasim.Options{Model: "m", Slots: 1, Decode: 50})
+	e := startEdge(t, nodes("queue {\n\t\t\trequests 2\n\t\t}", sim),
+		"fleet {\n\t\ttenant {header.X-Who}\n\t\tclass {header.X-Class}\n\t\talias other m\n\t}")
+	e.ready()
+	free := takeLane(t, e, sim)
+	ended := make(chan string, 2)
+	wait := func(class string, waiting int) {
+		t.Helper()
+		r := e.request(t.Context(), "/v1/chat/completions", strings.NewReader(chatBody("other", "hello", 1, false)))
+		r.Header.Set("X-Class", class)
+		r.Header.Set("X-Who", "secret-"+class)
+		go func() {
+			a := e.do(r)
+			if a.Status != http.StatusOK {
+				t.Errorf("class %s: got %d %s", class, a.Status, a.Body)
+			}
+			ended <- class
+		}()
+		await(t, "it to wait", func() bool { return currentState().manager.Queue().Waiting == waiting })
+	}
+	wait("2", 1)
+	wait("8", 2)
+	a := e.get(e.Admin + "/fleet/queue")
+	var q struct {
+		Waiting       int
+		Bytes         int64
+		LimitRequests int `json:"limit_requests"`
+		Classes       []struct{ Class, Waiting, Tenants int }
+		Models        []struct {
+			Model   string
+			Waiting int
+		}
+	}
+	decode(t, a.Body, &q)
+	if a.Status != http.StatusOK || q.Waiting != 2 || q.Bytes == 0 || q.LimitRequests != 2 ||
+		len(q.Classes) != 2 || q.Classes[0].Class != 8 || q.Classes[1].Tenants != 1 ||
+		len(q.Models) != 1 || q.Models[0].Model != "m" || q.Models[0].Waiting != 2 {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+	if strings.Contains(a.Body, "secret") || strings.Contains(a.Body, "127.0.0.1") {
+		t.Errorf("it tells who they are: %s", a.Body)
+	}
+	full := e.do(e.request(t.Context(), "/v1/chat/completions", strings.NewReader(chatBody("m", "hello", 1, false))))
+	if full.Status != http.StatusServiceUnavailable || full.Header.Get("Retry-After") == "" {
+		t.Errorf("got %d with Retry-After %q from a full queue, want 503 with one", full.Status, full.Header.Get("Retry-After"))
+	}
+	series := scrape(t, e)
+	if series[`slotfleet_queue_refused_total{reason="requests"}`] != 1 || series["slotfleet_queue_bytes{}"] != float64(q.Bytes) ||
+		series["slotfleet_queue_waiting{}"] != 2 {
+		t.Errorf("got metrics %v", series)
+	}
+	free()
+	for _, want := range []string{"8", "2"} {
+		if got := <-ended; got != want {
+			t.Errorf("got class %s answered, want %s", got, want)
+		}
+	}
+}

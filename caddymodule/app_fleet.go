@@ -64,7 +64,7 @@ type FleetApp struct {
 // Warm says how it is remembered which server read which prompt.
 type Warm struct {
 	// The most memory in bytes for it; 64 MiB are 1.6 million blocks of 256 bytes.
-	// What was used longest ago is forgotten first. At most 1 TiB.
+	// What was used longest ago is forgotten first. At most 10 GiB.
 	// Default: 67108864 (64 MiB).
 	Size int64 `json:"size,omitempty"`
 
@@ -79,6 +79,10 @@ type Queue struct {
 	// How many requests may wait. One more is answered 503 `overloaded`.
 	// Default: 512.
 	Requests int `json:"requests,omitempty"`
+
+	// How large the bodies of those that wait may be together, in bytes. One more is
+	// answered 503 `overloaded`. At most 1 TiB. Default: 268435456 (256 MiB).
+	Bytes int64 `json:"bytes,omitempty"`
 
 	// How long a request may wait for a lane, and how long an outage of everything
 	// that serves its model is waited out. Default: 60s.
@@ -144,8 +148,8 @@ func (a *FleetApp) check() error {
 	if a.Buffer < 0 || a.Buffer > maxSize {
 		return fmt.Errorf("buffer %d: want a number of bytes from 1 to %d (1 TiB)", a.Buffer, int64(maxSize))
 	}
-	if a.Warm != nil && (a.Warm.Size < 0 || a.Warm.Size > maxSize) {
-		return fmt.Errorf("warm: size %d: want a number of bytes from 1 to %d (1 TiB)", a.Warm.Size, int64(maxSize))
+	if q.Bytes < 0 || q.Bytes > maxSize {
+		return fmt.Errorf("queue: bytes %d: want a number of bytes from 1 to %d (1 TiB)", q.Bytes, int64(maxSize))
 	}
 	if a.PoolHigh < 0 || a.Attempts < 0 || a.Retry < 0 || a.Stall < 0 || q.Requests < 0 || q.Timeout < 0 {
 		return errors.New("pool_high, retry, attempts, stall and the queue's limits cannot be negative")
@@ -173,6 +177,8 @@ func (a *FleetApp) policy(nodes []fleet.NodeSpec) fleet.Policy {
 		Wait:      time.Duration(q.Timeout),
 		Waiting:   q.Requests,
 		Warm:      a.warm(),
+
+		WaitingBytes: q.Bytes,
 	}
 }
 

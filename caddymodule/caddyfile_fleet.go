@@ -39,6 +39,7 @@ func parseFleetOption(d *caddyfile.Dispenser, before any) (any, error) {
 //		buffer    <size>
 //		queue {
 //			requests <number>
+//			bytes    <size>
 //			timeout  <duration>
 //			ping     <duration>|off
 //		}
@@ -75,6 +76,7 @@ func (a *FleetApp) readQueue(d *caddyfile.Dispenser) error {
 	a.Queue = new(Queue)
 	return block{
 		"requests": {read: number(&a.Queue.Requests, 0)},
+		"bytes":    {read: size(&a.Queue.Bytes)},
 		"timeout":  {read: duration(&a.Queue.Timeout, "", 0)},
 		"ping":     {read: duration(&a.Queue.Ping, "off", -1)},
 	}.parse(d, "queue")

@@ -28,6 +28,8 @@ func parseHandler(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 //		read_timeout   <duration>
 //		resume         on|before_first_byte|off
 //		session_header <name>
+//		tenant         <name>
+//		class          <number>
 //	}
 //
 // Each option may stand there once, `alias` any number of times.
@@ -43,6 +45,8 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"read_timeout":   {read: duration(&h.ReadTimeout, "", 0)},
 		"resume":         {read: checked(&h.Resume, checkResume)},
 		"session_header": {read: checked(&h.SessionHeader, checkHeaderName)},
+		"tenant":         {read: text(&h.Tenant)},
+		"class":          {read: checked(&h.Class, checkClass)},
 	}.parse(d, "fleet")
 }
 

@@ -68,6 +68,15 @@ type Handler struct {
 	// if that is missing `X-Session-Affinity`.
 	SessionHeader string `json:"session_header,omitempty"`
 
+	// Who a request counts for where requests wait: the tenants of a class share what is
+	// served. May have placeholders; what is longer than 255 bytes is cut. Default, and
+	// where it comes out empty: the client's address, of IPv6 its first 64 bits.
+	Tenant string `json:"tenant,omitempty"`
+
+	// The class of requests, a number from 0 to 9: higher ones wait less. May be a
+	// placeholder; where it comes out as anything else, the default holds. Default: 5.
+	Class string `json:"class,omitempty"`
+
 	app    *FleetApp
 	logger *slog.Logger
 }
@@ -131,6 +140,11 @@ func (h *Handler) Validate() error {
 	}
 	if h.SessionHeader != "" {
 		if err := checkHeaderName(h.SessionHeader); err != nil {
+			return err
+		}
+	}
+	if h.Class != "" {
+		if err := checkClass(h.Class); err != nil {
 			return err
 		}
 	}
@@ -259,6 +273,7 @@ func (h *Handler) run(p *reply, r *http.Request, l lease, job *openai.Job, a *ac
 // want is what placement has to know of the request.
 func (h *Handler) want(r *http.Request, l lease, job *openai.Job) fleet.Request {
 	want := job.Want()
+	want.Tenant, want.Class = h.tenant(r), h.class(r)
 	if id := h.session(r); id != "" {
 		sum := sha256.Sum256([]byte(want.Model + "\x00" + id))
 		want.Session = string(sum[:16])

@@ -26,12 +26,13 @@ type fleetMetrics struct {
 	generated  *prometheus.CounterVec
 	expected   *prometheus.CounterVec
 	reused     *prometheus.CounterVec
+	refused    *prometheus.CounterVec
 	firstToken *prometheus.HistogramVec
 	duration   *prometheus.HistogramVec
 	wait       *prometheus.HistogramVec
 	counted    collectors // all of the above
 
-	nodeUp, lanesActive, lanes, waiting, buffer *prometheus.Desc
+	nodeUp, lanesActive, lanes, waiting, waitingBytes, buffer *prometheus.Desc
 }
 
 func newFleetMetrics(s *state) *fleetMetrics {
@@ -45,6 +46,8 @@ func newFleetMetrics(s *state) *fleetMetrics {
 			"Prompt tokens expected in the cache of the server that was chosen.", "node", "model"),
 		reused: counterVec("prefix_reused_tokens_total",
 			"Prompt tokens that the server found in its cache.", "node", "model"),
+		refused: counterVec("queue_refused_total",
+			"Requests that met a limit of the queue.", "reason"),
 		firstToken: histogramVec("time_to_first_token_seconds",
 			"Time from a request's admission to the first word of the model.", firstTokenBuckets, "model"),
 		duration: histogramVec("request_duration_seconds",
@@ -52,13 +55,14 @@ func newFleetMetrics(s *state) *fleetMetrics {
 		wait: histogramVec("queue_wait_seconds",
 			"Time that requests waited for a lane.", waitBuckets, "model"),
 
-		nodeUp:      fleetDesc("node_up", "Whether the node can be used.", "node"),
-		lanesActive: fleetDesc("lanes_active", "Lanes that requests of ours hold.", "node", "model"),
-		lanes:       fleetDesc("lanes", "Lanes there are, where that is known.", "node", "model"),
-		waiting:     fleetDesc("queue_waiting", "Requests that wait for a lane."),
-		buffer:      fleetDesc("buffer_bytes", "Memory set aside for the bodies of requests."),
+		nodeUp:       fleetDesc("node_up", "Whether the node can be used.", "node"),
+		lanesActive:  fleetDesc("lanes_active", "Lanes that requests of ours hold.", "node", "model"),
+		lanes:        fleetDesc("lanes", "Lanes there are, where that is known.", "node", "model"),
+		waiting:      fleetDesc("queue_waiting", "Requests that wait for a lane."),
+		waitingBytes: fleetDesc("queue_bytes", "Size of the bodies of requests that wait for a lane."),
+		buffer:       fleetDesc("buffer_bytes", "Memory set aside for the bodies of requests."),
 	}
-	m.counted = collectors{m.requests, m.failovers, m.generated, m.expected, m.reused, m.firstToken, m.duration, m.wait}
+	m.counted = collectors{m.requests, m.failovers, m.generated, m.expected, m.reused, m.refused, m.firstToken, m.duration, m.wait}
 	return m
 }
 
@@ -105,10 +109,13 @@ func (m *fleetMetrics) Reused(node, model string, expected, actual fleet.Tokens)
 	m.reused.WithLabelValues(node, model).Add(float64(actual))
 }
 
+// Refused counts a request that met a limit of the queue.
+func (m *fleetMetrics) Refused(limit string) { m.refused.WithLabelValues(limit).Inc() }
+
 // Describe sends the descriptions of all metrics.
 func (m *fleetMetrics) Describe(ch chan<- *prometheus.Desc) {
 	m.counted.Describe(ch)
-	for _, d := range []*prometheus.Desc{m.nodeUp, m.lanesActive, m.lanes, m.waiting, m.buffer} {
+	for _, d := range []*prometheus.Desc{m.nodeUp, m.lanesActive, m.lanes, m.waiting, m.waitingBytes, m.buffer} {
 		ch <- d
 	}
 }
@@ -117,7 +124,9 @@ func (m *fleetMetrics) Describe(ch chan<- *prometheus.Desc) {
 func (m *fleetMetrics) Collect(ch chan<- prometheus.Metric) {
 	m.counted.Collect(ch)
 	s := m.state.manager.Status()
-	gauge(ch, m.waiting, float64(s.Waiting))
+	q := m.state.manager.Queue()
+	gauge(ch, m.waiting, float64(q.Waiting))
+	gauge(ch, m.waitingBytes, float64(q.Bytes))
 	gauge(ch, m.buffer, float64(m.state.memory.used.Load()))
 	for _, n := range s.Nodes {
 		up := 0.0

@@ -266,8 +266,8 @@ type found struct {
 	next   time.Time // when that is probed next
 }
 
-// search looks at all instances of the policy's nodes. What it finds is good until the
-// next search.
+// search looks at all instances of the policy's nodes. What it found is good until
+// the next search.
 func (m *Manager) search(w *waiter, now time.Time) found {
 	f := found{able: m.scratch.able[:0]}
 	model := w.Model
@@ -286,8 +286,8 @@ func (m *Manager) search(w *waiter, now time.Time) found {
 			}
 		}
 	}
-	w.narrow = f.narrow > 0 || f.least < f.widest
 	m.scratch.able = f.able
+	w.narrow = f.narrow > 0 || f.least < f.widest
 	return f
 }
 

@@ -408,7 +408,7 @@ func BenchmarkPump(b *testing.B) {
 				a.nodes = append(a.nodes, n)
 			}
 			m.nodes = a.nodes
-			for range 512 {
+			for range 10000 {
 				m.queue.push(&waiter{Request: Request{Model: "m"}, needs: needs, policy: a, asks: make(chan time.Time, 1)}, 1, time.Now())
 			}
 			b.ReportAllocs()

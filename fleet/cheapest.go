@@ -23,7 +23,7 @@ const (
 
 // scratch is memory that decisions use one after the other.
 type scratch struct {
-	able  []candidate
+	able  []candidate // of search
 	drawn []candidate
 	costs []float64
 }

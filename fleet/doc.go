@@ -34,9 +34,10 @@
 // request each candidate holds, taking a lane notes the request there, and the answer
 // tells how right that was. A goroutine of the manager's keeps it in a file.
 //
-// Not everything of the contract is read yet: the queue is first come, first served
-// (Request.Tenant and Class wait for it), and
-// placement does not count what a request will hold (Bytes, Needs.Left, Load.Ours).
+// Requests that find no lane stand in the [queue]. Whoever changes what placement sees
+// calls Manager.pump, which offers what is free to those that wait, in their order.
+//
+// Not everything of the contract is read yet: placement does not count what a request will hold (Bytes, Needs.Left, Load.Ours).
 //
 // # Locks
 //

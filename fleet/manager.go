@@ -183,10 +183,17 @@ func (m *Manager) inForce() *Applied {
 // Withdraw takes the policy out of force: the one before it, if there is one,
 // holds again. Requests that came with this one go on by it.
 func (a *Applied) Withdraw() {
-	a.m.mu.Lock()
-	defer a.m.mu.Unlock()
+	m := a.m
+	m.applying.Lock()
+	defer m.applying.Unlock()
+	m.mu.Lock()
 	a.withdrawn = true
-	a.m.restate(a.nodes)
+	m.restate(a.nodes)
+	now := m.inForce()
+	m.mu.Unlock()
+	if now != nil {
+		m.remember(now.Warm, now.Log)
+	}
 }
 
 // Release gives the policy's nodes back. Those that no other policy wants take no

@@ -128,8 +128,8 @@ func (p *Policy) Check() error {
 	if p.Retry < 0 || p.Stall < 0 || p.Wait < 0 || p.Attempts < 0 || p.Waiting < 0 || p.WaitingBytes < 0 {
 		return fmt.Errorf("retry, stall, attempts and the queue's limits cannot be negative")
 	}
-	if p.Warm.Size < 0 {
-		return fmt.Errorf("warm: size is %d: a number of bytes above 0", p.Warm.Size)
+	if p.Warm.Size < 0 || p.Warm.Size > MaxWarmSize {
+		return fmt.Errorf("warm: size is %d: a number of bytes from 1 to %d (10 GiB)", p.Warm.Size, int64(MaxWarmSize))
 	}
 	seen := make(map[string]bool)
 	for _, n := range p.Nodes {

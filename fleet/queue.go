@@ -14,7 +14,8 @@ import (
 //  1. Requests whose answers are read already go before all others, in the order in
 //     which they came.
 //  2. Higher classes go first. A request that waits counts as one class higher after
-//     each step of its wait, so that the lowest one comes to its turn, too.
+//     each step of its wait, up to the highest, where the one that came first goes
+//     first: so the lowest comes to its turn, too, however many high ones come.
 //  3. Within a class tenants share what is served in tokens that have to be read, as
 //     with deficit round robin: next is the tenant that was served least since they
 //     all wait. A tenant that comes later begins with what the others have had.
@@ -336,7 +337,8 @@ func (l *line) rank(now time.Time, step time.Duration) int64 {
 	if l.class == classMoving {
 		return 1 << 40
 	}
-	return int64(l.class) + int64(now.Sub(l.oldest().stands.since)/max(1, step))
+	waited := int64(now.Sub(l.oldest().stands.since) / max(1, step))
+	return min(int64(l.class)+waited, classMoving-1)
 }
 
 // before says which of two lines goes first that count as the same class.

@@ -76,6 +76,22 @@ func TestWaitRaisesTheClass(t *testing.T) {
 	wantServed(t, "after nine steps", q.serve(2, now), low, high)
 }
 
+// However many of the highest class come, and however long they wait themselves.
+func TestLowestClassIsServedBeforeItExpires(t *testing.T) {
+	q := newQueue()
+	low := &waiter{}
+	q.push(low, 1, queueNow)
+	for n := range 60 { // two come each second, one is served
+		now := queueNow.Add(time.Duration(n) * time.Second)
+		q.push(&waiter{Request: Request{Class: 9}}, 1, now)
+		q.push(&waiter{Request: Request{Class: 9}}, 1, now)
+		if got := q.serve(1, now); got[0] == low {
+			return
+		}
+	}
+	t.Error("it was not served in ten steps")
+}
+
 func TestRequestsThatMoveGoBeforeAllOthers(t *testing.T) {
 	q, wait := lining()
 	wait(Request{Class: 9}, 1)
@@ -256,7 +272,7 @@ func follows(rt *rapid.T, q *queue, w *waiter, able []*waiter, now time.Time) {
 				oldest = y.stands.since
 			}
 		}
-		return x.Class + int(now.Sub(oldest)/queueStep)
+		return min(x.Class+int(now.Sub(oldest)/queueStep), 9)
 	}
 	for _, x := range able {
 		switch same := x.stands.kind == w.stands.kind && x.first == w.first; {

@@ -383,6 +383,7 @@ func TestHeldRequestIsAskedAboutAgain(t *testing.T) {
 		l.wait("runs", Request{})
 		l.wait("held", Request{})
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		if want := []time.Duration{0, 2 * time.Second}; !slices.Equal(asked, want) {
 			t.Errorf("asked at %v, want %v", asked, want)
 		}

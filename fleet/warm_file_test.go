@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"bytes"
+	"encoding/binary"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"go.etcd.io/bbolt"
 )
 
@@ -230,6 +232,87 @@ func TestReloadKeepsTheFileAndMayLeaveIt(t *testing.T) {
 		wantBlocks(t, other, "a", prompt, 40)
 		if n := log.warnings(); n > 0 {
 			t.Errorf("got %d warnings, want none:\n%s", n, log.b.String())
+		}
+	})
+}
+
+// Where a new configuration did not come to work, what the one before it said of the
+// file holds again.
+func TestConfigurationThatFailsGivesTheFileBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log logged
+		dir, x := t.TempDir(), serving("m", 1, "end.")
+		m, a := fleetOf(t, func(p *Policy) { p.Warm.Dir, p.Log = dir, log.logger() }, x)
+		synctest.Wait()
+		prompt := somePrompt(1, 40)
+		askOf(t, m, a, prompt)
+		next := apply(t, m, func(p *Policy) { p.Warm.Size = 1 << 20 }, x)
+		if m.Warm().Kept {
+			t.Error("it says that it is kept, against the new configuration")
+		}
+		next.Withdraw()
+		wantBlocks(t, m, "a", prompt, 40)
+		if s := m.Warm(); !s.Kept || s.Limit != defaultWarmSize/pairBytes {
+			t.Errorf("got %+v, want what the first configuration says", s)
+		}
+		a.Withdraw()
+		if !m.Warm().Kept {
+			t.Error("it is not kept any more, although nothing says so")
+		}
+	})
+}
+
+func TestProcessesThatStartAtOnceShareTheKey(t *testing.T) {
+	var log logged
+	dir := t.TempDir()
+	keys := make([][16]byte, 16)
+	var all sync.WaitGroup
+	for i := range keys {
+		all.Go(func() {
+			key, err := readKey(dir, log.logger())
+			if err != nil {
+				t.Error(err)
+			}
+			keys[i] = key
+		})
+	}
+	all.Wait()
+	for _, key := range keys {
+		if key != keys[0] || key == ([16]byte{}) {
+			t.Fatalf("got the keys %x, want one", keys)
+		}
+	}
+	if files, _ := os.ReadDir(dir); len(files) != 1 {
+		t.Errorf("got the files %v, want the key alone", files)
+	}
+}
+
+// FuzzRecord gives restore what no record is.
+func FuzzRecord(f *testing.F) {
+	now := time.Now()
+	w := newWarmIndex(1 << 20)
+	id := w.id("a", "m")
+	w.ran(id, somePrompt(1, 300), 1000)
+	rec := w.record(id, nil, now)
+	f.Add(rec[:len(rec)-recordSum])
+	f.Add([]byte{recordVersion})
+	f.Fuzz(func(t *testing.T, body []byte) {
+		body = binary.LittleEndian.AppendUint64(body, xxhash.Sum64(body)) // else it comes nowhere
+		w := newWarmIndex(4000)
+		if !w.restore(warmKey{"a", "m"}, body, now) {
+			return
+		}
+		id := w.id("a", "m")
+		if c := w.confidence(id); !(c >= 0 && c <= 1) {
+			t.Errorf("got confidence %v", c)
+		}
+		if pairs, _ := w.size(); pairs > w.limit {
+			t.Errorf("got %d pairs, want at most %d", pairs, w.limit)
+		}
+		w.ran(id, somePrompt(2, 50), 100)
+		w.forget(id)
+		if pairs, _ := w.size(); pairs != 0 || w.instances[id].held != 0 {
+			t.Errorf("got %d pairs and %d blocks left after it was forgotten", pairs, w.instances[id].held)
 		}
 	})
 }

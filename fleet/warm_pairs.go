@@ -16,9 +16,9 @@ type pair struct {
 // pairID is a pair in the store. The zero value is none.
 type pairID uint32
 
-// maxPairs is how many pairs a pairID can tell apart, with room for the table to
-// be twice as large.
-const maxPairs = 1 << 30
+// maxPairs is how many pairs an index has at most, so that its table, of which there
+// may be three slots for each, is no larger than 2 GiB.
+const maxPairs = 1 << 28
 
 func (x *pair) hash() uint64 { return uint64(x.high)<<32 | uint64(x.low) }
 

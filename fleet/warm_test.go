@@ -289,6 +289,34 @@ func TestServerThatForgetsSoonerLosesWhatItReadLongestAgo(t *testing.T) {
 	}
 }
 
+func TestFullIndexTakesWhatItSays(t *testing.T) {
+	for _, size := range []int64{100 << 10, 1 << 20, 3 << 20} {
+		w := newWarmIndex(size)
+		r := rand.New(rand.NewPCG(6, 6))
+		ids := []warmID{w.id("a", "m"), w.id("b", "m")}
+		for n := range 2 * w.limit / 50 {
+			w.ran(ids[n%2], longPrompt(r, 50), w.limit)
+		}
+		pairs, bytes := w.size()
+		page := int64(28) << pageBits // the last one may be empty
+		if bytes > size+page || pairs < w.limit-100 {
+			t.Errorf("got %d bytes for %d pairs, want at most %d for about %d", bytes, pairs, size, w.limit)
+		}
+	}
+}
+
+func TestLookUpAllocatesNothing(t *testing.T) {
+	w := newWarmIndex(1 << 20)
+	ids := []warmID{w.id("a", "m"), w.id("b", "m")}
+	blocks := somePrompt(1, 1600)
+	w.ran(ids[0], blocks, 2000)
+	w.ran(ids[1], blocks[:700], 2000)
+	out := make([]int, 2)
+	if n := testing.AllocsPerRun(100, func() { w.expected(blocks, ids, out) }); n > 0 {
+		t.Errorf("got %v allocations a look-up, want none", n)
+	}
+}
+
 // The figures that the design promises, at a million blocks.
 func BenchmarkWarmExpected(b *testing.B) {
 	for _, nodes := range []int{8, 64, 256} {

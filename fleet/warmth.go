@@ -10,7 +10,7 @@ import (
 
 // WarmSpec says what is remembered of the servers' caches.
 type WarmSpec struct {
-	// Size is the most memory in bytes for it. Default: 64 MiB.
+	// Size is the most memory in bytes for it, up to MaxWarmSize. Default: 64 MiB.
 	Size int64
 
 	// Dir is the folder in which it is kept across restarts, and the key of the
@@ -29,6 +29,9 @@ type warmth struct {
 }
 
 const defaultWarmSize = 64 << 20
+
+// MaxWarmSize is the largest index, in bytes: 10 GiB.
+const MaxWarmSize = maxPairs * pairBytes
 
 func newWarmth() warmth {
 	w := warmth{index: newWarmIndex(defaultWarmSize), size: defaultWarmSize}

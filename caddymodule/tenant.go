@@ -1,0 +1,77 @@
+package caddymodule
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// defaultClass is the class of requests that have none: with room above and below.
+const defaultClass = 5
+
+// maxTenant bounds a tenant's name in bytes: the queue keeps it.
+const maxTenant = 255
+
+// tenant is who the request counts for in the queue.
+func (h *Handler) tenant(r *http.Request) string {
+	name := expand(r, h.Tenant)
+	if name == "" {
+		name = client(r)
+	}
+	return name[:min(len(name), maxTenant)]
+}
+
+// class is the request's class in the queue.
+func (h *Handler) class(r *http.Request) int {
+	if c := expand(r, h.Class); len(c) == 1 && c[0] >= '0' && c[0] <= '9' {
+		return int(c[0] - '0')
+	}
+	return defaultClass
+}
+
+// expand replaces the placeholders in s; unknown ones by nothing.
+func expand(r *http.Request, s string) string {
+	if !strings.Contains(s, "{") {
+		return s
+	}
+	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if !ok {
+		return ""
+	}
+	return repl.ReplaceAll(s, "")
+}
+
+// client is the client's address as Caddy determined it. Of IPv6 it is the network:
+// there a single client has as many addresses as it likes.
+func client(r *http.Request) string {
+	host, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+	if host == "" {
+		var err error
+		if host, _, err = net.SplitHostPort(r.RemoteAddr); err != nil {
+			host = r.RemoteAddr
+		}
+	}
+	ip, err := netip.ParseAddr(host)
+	if err != nil || ip.Unmap().Is4() {
+		return host
+	}
+	const network = 64
+	prefix, err := ip.WithZone("").Prefix(network)
+	if err != nil {
+		return host
+	}
+	return prefix.String()
+}
+
+// checkClass refuses what can be no class.
+func checkClass(s string) error {
+	if strings.Contains(s, "{") || len(s) == 1 && s[0] >= '0' && s[0] <= '9' {
+		return nil
+	}
+	return errors.New("class " + s + ": want a whole number from 0 to 9, or a placeholder")
+}
