@@ -54,7 +54,7 @@ func New() *Manager {
 type Applied struct {
 	Policy
 	m         *Manager
-	nodes     []*node // of the policy, in its order
+	nodes     []*node // of the policy, in its order, then those that dialled in
 	withdrawn bool
 	released  bool
 }
@@ -100,6 +100,7 @@ func (m *Manager) holdKnown(a *Applied) error {
 			a.nodes[i] = n
 		}
 	}
+	m.holdJoined(a)
 	return nil
 }
 

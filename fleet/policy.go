@@ -52,6 +52,13 @@ type Policy struct {
 	// Waiting is how many requests may wait. Default: 512.
 	Waiting int
 
+	// Joins says that nodes which dial in are taken, by [Manager.Adopt].
+	Joins bool
+
+	// Relink is how long a node whose link lost its connection may stay away before
+	// what runs there is lost. Default: 5s.
+	Relink time.Duration
+
 	// DrainTimeout is how long what runs on a drained node may finish there.
 	// Default: 2m.
 	DrainTimeout time.Duration
@@ -110,6 +117,9 @@ func (p *Policy) defaults() {
 	if p.Waiting == 0 {
 		p.Waiting = 512
 	}
+	if p.Relink == 0 {
+		p.Relink = 5 * time.Second
+	}
 	if p.DrainTimeout == 0 {
 		p.DrainTimeout = 2 * time.Minute
 	}
@@ -134,8 +144,8 @@ func (p *Policy) Check() error {
 	if p.Moves < 0 || p.Moves > 300 {
 		return fmt.Errorf("moves is %d: a percentage from 1 to 300", p.Moves)
 	}
-	if p.Retry < 0 || p.Stall < 0 || p.Wait < 0 || p.Attempts < 0 || p.Waiting < 0 || p.DrainTimeout < 0 {
-		return fmt.Errorf("retry, stall, attempts, drain_timeout and the queue's limits cannot be negative")
+	if p.Retry < 0 || p.Stall < 0 || p.Wait < 0 || p.Attempts < 0 || p.Waiting < 0 || p.DrainTimeout < 0 || p.Relink < 0 {
+		return fmt.Errorf("retry, stall, attempts, relink, drain_timeout and the queue's limits cannot be negative")
 	}
 	seen := make(map[string]bool)
 	for _, n := range p.Nodes {
