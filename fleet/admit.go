@@ -356,7 +356,7 @@ func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
 	case !like && !second:
 		f.unlike++
 	case n.drain != nil: // nobody knows whether it comes back
-	case len(i.owed) > 0:
+	case len(i.owed) > 0 || !n.away.IsZero():
 		f.hopes(n, true)
 	case n.down != nil:
 		f.hopes(n, now.Sub(n.down.since) < w.policy.Wait)

@@ -88,12 +88,13 @@ func (m *Manager) settleOwed(ctx context.Context, i *instance, st *standing) Nod
 		return r // it stays owed
 	}
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if r.Err != nil {
-		m.logger().Warn("a call that all instances get was refused", "node", n.name, "model", r.Model, "path", c.Path, "error", r.Err)
-	}
 	i.owed = slices.DeleteFunc(i.owed, func(x *standing) bool { return x == st })
 	m.pump()
+	log := m.logger()
+	m.mu.Unlock()
+	if r.Err != nil {
+		log.Warn("a call that all instances get was refused", "node", n.name, "model", r.Model, "path", c.Path, "error", r.Err)
+	}
 	return r
 }
 

@@ -43,9 +43,37 @@
 // Not everything of the contract is read yet: placement does not count what a
 // request will hold (Needs.Left, Load.Ours).
 //
+// # Sessions
+//
+// From its admission to its end a request is listed under a random id. Operators, a
+// drain and higher classes act on it by commands: Cancel ends it wherever it is; Park,
+// Move and a drain end only the attempt, if the Job can go on exactly, and the goroutine
+// of Run follows: it gives the lane back, waits or not, and goes on elsewhere. A command
+// takes the session's gate, which Run holds while it hands an event on, so that it finds
+// the Job between two events and none comes after it.
+//
+// # Accounting
+//
+// A claim is one lane of one instance, or the place of a light request beside the lanes.
+// The session owns it and gives it back once. An instance's held, sessions and light are
+// the claims that are open there; a session has one, and in the moment of a move two.
+//
+// # Health
+//
+// What requests and links show comes first. A node that failed is down and probed, with
+// a wait that doubles, until it answers. One that is up and fails far more than others,
+// or comes and goes, rests: it is used only if nobody else is there. One that shows
+// itself idle while it should read a prompt of ours is asked whether it lives. A link
+// that lost its connection is not a lost node until the policy's Relink is over. Whoever
+// crashes two nodes is refused, and moves after losses are bounded for the whole fleet.
+//
 // # Locks
 //
-// Manager.applying is taken before Manager.mu, which guards everything else,
-// nodes and instances included. Links, jobs, observers and loggers are called
-// without a lock, Job and write from the goroutine of Session.Run only.
+// They are taken in this order, and none is held while a link, job, observer or logger
+// is called, but the gate for the job and applying for what opens a link:
+//
+//	Manager.applying   one Apply or Adopt at a time
+//	Session.gate       one event or command of a session at a time
+//	Manager.mu         everything else, nodes, instances and sessions included
+//	watchers.mu        who is told of changes
 package fleet

@@ -38,43 +38,49 @@ type DrainStatus struct {
 // stays so. Error: [ErrUnknownNode].
 func (m *Manager) Drain(name string) (DrainStatus, error) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	a, n := m.named(name)
 	switch {
 	case n == nil:
+		m.mu.Unlock()
 		return DrainStatus{}, fmt.Errorf("%w: %q", ErrUnknownNode, name)
 	case m.closed:
+		m.mu.Unlock()
 		return DrainStatus{}, errEnded
 	case n.drain != nil:
+		defer m.mu.Unlock()
 		return *m.drainStatus(n), nil
 	}
 	ctx, cancel := context.WithCancel(m.ctx)
 	now := time.Now()
 	d := &drain{since: now, until: now.Add(a.DrainTimeout), cancel: cancel, total: len(m.on(n))}
 	n.drain = d
-	a.Log.Info("node is drained", "node", n.name, "sessions", d.total, "timeout", a.DrainTimeout)
-	m.tell(Change{Kind: ChangeDraining, Node: n.name})
 	m.wg.Go(func() { m.empty(ctx, n, d) })
-	return *m.drainStatus(n), nil
+	st := *m.drainStatus(n)
+	m.mu.Unlock()
+	a.Log.Info("node is drained", "node", name, "sessions", st.Left, "timeout", a.DrainTimeout)
+	m.tell(Change{Kind: ChangeDraining, Node: name})
+	return st, nil
 }
 
 // Undrain gives a node back to service. One that is not drained stays as it is.
 // Error: [ErrUnknownNode].
 func (m *Manager) Undrain(name string) error {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	a, n := m.named(name)
-	if n == nil {
+	drained := n != nil && n.drain != nil
+	if drained {
+		n.drain.cancel()
+		n.drain = nil
+		m.pump()
+	}
+	m.mu.Unlock()
+	switch {
+	case n == nil:
 		return fmt.Errorf("%w: %q", ErrUnknownNode, name)
+	case drained:
+		a.Log.Info("node is back in service", "node", name)
+		m.tell(Change{Kind: ChangeUndrained, Node: name})
 	}
-	if n.drain == nil {
-		return nil
-	}
-	n.drain.cancel()
-	n.drain = nil
-	a.Log.Info("node is back in service", "node", n.name)
-	m.tell(Change{Kind: ChangeUndrained, Node: n.name})
-	m.pump()
 	return nil
 }
 
@@ -185,19 +191,21 @@ func (m *Manager) moveOff(ctx context.Context, s *Session, n *node, d *drain, la
 	})
 }
 
-// isEmpty reports whether the drain is over, and says so once.
+// isEmpty reports whether the drain is over, and says so.
 func (m *Manager) isEmpty(n *node, d *drain) bool {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	if n.drain != d {
+		m.mu.Unlock()
 		return true // undone
 	}
 	if n.busy() {
+		m.mu.Unlock()
 		return false
 	}
 	d.over = true
-	st := m.drainStatus(n)
-	m.logger().Info("node is empty", "node", n.name, "moved", st.Moved, "finished", st.Finished, "ended", st.Ended)
+	st, log := m.drainStatus(n), m.logger()
+	m.mu.Unlock()
+	log.Info("node is empty", "node", n.name, "moved", st.Moved, "finished", st.Finished, "ended", st.Ended)
 	m.tell(Change{Kind: ChangeDrained, Node: n.name})
 	return true
 }

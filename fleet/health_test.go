@@ -427,7 +427,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 	for d := range uint64(3 * quarantineMost) {
 		q.ban(d+1, now)
 	}
-	if n := len(q.since); n > quarantineMost {
+	if n := len(q.young) + len(q.old); n > quarantineMost {
 		t.Errorf("got %d requests refused, want at most %d", n, quarantineMost)
 	}
 	if last := uint64(3 * quarantineMost); !q.refuses(last, now) || q.refuses(last, now.Add(quarantineFor)) {

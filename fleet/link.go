@@ -29,7 +29,7 @@ type Link interface {
 
 // A Job is what one client asked for: it writes the request for an instance,
 // reads the events, and knows what is still missing. It is one state machine,
-// used from one goroutine.
+// never used by two goroutines at once. Needs may be asked between any two events.
 type Job interface {
 	// Request returns what to send to this instance now: at first the client's
 	// request, after a failure the request for the rest.
@@ -164,4 +164,9 @@ type NodeState struct {
 
 	// Down is why the node cannot be used, where the link itself noticed that.
 	Down error
+
+	// Away is how the link lost its connection, where the node may go on with what it
+	// has and come back. The next state without it says that it did; generations that
+	// run through the link must bear the gap until the manager ends them.
+	Away error
 }

@@ -59,7 +59,7 @@ type Applied struct {
 	Policy
 	m         *Manager
 	placer    placer
-	nodes     []*node // of the policy, in its order
+	nodes     []*node // of the policy, in its order, then those that dialled in
 	withdrawn bool
 	released  bool
 }
@@ -106,6 +106,7 @@ func (m *Manager) holdKnown(a *Applied) error {
 			a.nodes[i] = n
 		}
 	}
+	m.holdJoined(a)
 	return nil
 }
 

@@ -16,6 +16,7 @@ type node struct {
 	name, address, identity string
 
 	link   Link
+	life   context.Context // ends with it
 	cancel context.CancelFunc
 	lost   chan struct{} // has room for one: somebody saw the node fail
 	doubt  chan struct{} // likewise: it may let a request lie
@@ -30,6 +31,8 @@ type node struct {
 	down    *downtime // nil: nothing is wrong with it, as far as is known
 	told    time.Time // when an outage was last logged
 	drain   *drain    // nil: it is in service
+	peer    string    // host that it dialled in from; empty: the configuration names it
+	away    time.Time // when its link lost the connection; zero: it did not
 
 	outcomes  tally // of attempts
 	outages   tally // those that are bad
@@ -113,8 +116,7 @@ func (i *instance) busy() bool { return i.held > 0 || i.sessions > 0 || i.light 
 // start runs the node's goroutines until its context ends: one that listens to the
 // link, one that probes.
 func (m *Manager) start(n *node) {
-	ctx, cancel := context.WithCancel(m.ctx)
-	n.cancel = cancel
+	ctx := m.lifetime(n)
 	m.wg.Go(func() {
 		watching := make(chan struct{})
 		go func() {
@@ -201,11 +203,13 @@ func (m *Manager) outageSeen(n *node) {
 		return
 	}
 	n.down.seen = true
-	for _, s := range n.victims {
-		m.charge(n, s)
-	}
+	banned := slices.DeleteFunc(n.victims, func(s *Session) bool { return !m.charge(n, s) })
 	n.victims = nil
+	log := m.logger()
 	m.mu.Unlock()
+	for _, s := range banned {
+		logQuarantine(log, s, n)
+	}
 	m.cameAndWent(n)
 }
 
@@ -269,9 +273,14 @@ func (m *Manager) report(n *node, s NodeState) {
 		n.nudge()
 		return
 	}
+	if s.Away != nil {
+		m.goesAway(n, s.Away)
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n.learned = true
+	n.away = time.Time{}
 	n.hear()
 	spec := m.specOf(n)
 	for _, i := range n.instances {
@@ -280,6 +289,7 @@ func (m *Manager) report(n *node, s NodeState) {
 	known := slices.Clone(n.instances)
 	for _, said := range s.Instances {
 		i := n.instance(said.Model)
+		said = sane(said, time.Now())
 		m.heardOfCache(i, said)
 		i.said, i.gone = said, false
 		i.settle(spec)
@@ -329,9 +339,11 @@ func (m *Manager) policyOf(n *node) (*Applied, int) {
 // specOf is what the configuration states about the node.
 func (m *Manager) specOf(n *node) NodeSpec {
 	if a, i := m.policyOf(n); a != nil {
-		return a.Nodes[i]
+		if i < len(a.Nodes) {
+			return a.Nodes[i]
+		}
 	}
-	return NodeSpec{}
+	return NodeSpec{} // it dialled in
 }
 
 // nudge wakes the prober.

@@ -53,6 +53,13 @@ type Policy struct {
 	// Waiting is how many requests may wait. Default: 512.
 	Waiting int
 
+	// Joins says that nodes which dial in are taken, by [Manager.Adopt].
+	Joins bool
+
+	// Relink is how long a node whose link lost its connection may stay away before
+	// what runs there is lost. Default: 5s.
+	Relink time.Duration
+
 	// DrainTimeout is how long what runs on a drained node may finish there.
 	// Default: 2m.
 	DrainTimeout time.Duration
@@ -117,6 +124,9 @@ func (p *Policy) defaults() {
 	if p.Waiting == 0 {
 		p.Waiting = 512
 	}
+	if p.Relink == 0 {
+		p.Relink = 5 * time.Second
+	}
 	if p.DrainTimeout == 0 {
 		p.DrainTimeout = 2 * time.Minute
 	}
@@ -147,8 +157,8 @@ func (p *Policy) Check() error {
 	if p.Moves < 0 || p.Moves > 300 {
 		return fmt.Errorf("moves is %d: a percentage from 1 to 300", p.Moves)
 	}
-	if min(p.Retry, p.Stall, p.Wait, p.DrainTimeout) < 0 || p.Attempts < 0 || p.Waiting < 0 || p.WaitingBytes < 0 {
-		return fmt.Errorf("retry, stall, attempts, drain_timeout and the queue's limits cannot be negative")
+	if min(p.Retry, p.Stall, p.Wait, p.DrainTimeout, p.Relink) < 0 || p.Attempts < 0 || p.Waiting < 0 || p.WaitingBytes < 0 {
+		return fmt.Errorf("retry, stall, attempts, relink, drain_timeout and the queue's limits cannot be negative")
 	}
 	if p.Warm.Size < 0 || p.Warm.Size > MaxWarmSize {
 		return fmt.Errorf("warm: size is %d: a number of bytes from 1 to %d (10 GiB)", p.Warm.Size, int64(MaxWarmSize))

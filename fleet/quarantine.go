@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"log/slog"
 	"slices"
 	"time"
 )
@@ -19,40 +20,25 @@ const (
 )
 
 // quarantine remembers the digests of requests under which two nodes crashed: what
-// kills servers must not go through the whole fleet, nor come again at once.
+// kills servers must not go through the whole fleet, nor come again at once. Two halves
+// bound it: when the young one is full, the old one is forgotten.
 type quarantine struct {
-	since map[uint64]time.Time
+	young, old map[uint64]time.Time
 }
 
 // ban refuses a request from now on.
 func (q *quarantine) ban(digest uint64, now time.Time) {
-	if q.since == nil {
-		q.since = make(map[uint64]time.Time)
+	if q.young == nil || len(q.young) >= quarantineMost/2 {
+		q.old, q.young = q.young, make(map[uint64]time.Time)
 	}
-	q.makeRoom(now)
-	q.since[digest] = now
-}
-
-// makeRoom forgets what is over, and if that is nothing, whatever comes first.
-func (q *quarantine) makeRoom(now time.Time) {
-	if len(q.since) < quarantineMost {
-		return
-	}
-	for d := range q.since {
-		if !q.refuses(d, now) {
-			delete(q.since, d)
-		}
-	}
-	for d := range q.since {
-		if len(q.since) < quarantineMost {
-			return
-		}
-		delete(q.since, d)
-	}
+	q.young[digest] = now
 }
 
 func (q *quarantine) refuses(digest uint64, now time.Time) bool {
-	since, ok := q.since[digest]
+	since, ok := q.young[digest]
+	if !ok {
+		since, ok = q.old[digest]
+	}
 	return ok && now.Sub(since) < quarantineFor
 }
 
@@ -77,32 +63,42 @@ func (m *Manager) checkQuarantine(digest uint64) error {
 // known when it says so itself, or when a probe finds it away.
 func (m *Manager) blame(s *Session, n *node, cause Cause) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	if s.request.Digest == 0 || time.Since(s.tried) >= earlyLoss {
+		m.mu.Unlock()
 		return
 	}
+	banned := false
 	switch {
 	case cause == CauseCrashed, n.down != nil && n.down.seen:
-		m.charge(n, s)
+		banned = m.charge(n, s)
 	case cause == CauseReset, cause == CauseClosed:
 		n.victims = append(n.victims, s)
 	}
+	log := m.logger()
+	m.mu.Unlock()
+	if banned {
+		logQuarantine(log, s, n)
+	}
+}
+
+func logQuarantine(log *slog.Logger, s *Session, n *node) {
+	log.Warn("request quarantined: two nodes crashed under it", "session", s.id, "node", n.name)
 }
 
 // charge lays a crash to the session's charge. If that was its second, it ends, and
 // its like is refused.
-func (m *Manager) charge(n *node, s *Session) {
+func (m *Manager) charge(n *node, s *Session) (banned bool) {
 	if slices.Contains(s.crashed, n) {
-		return
+		return false
 	}
 	if s.crashed = append(s.crashed, n); len(s.crashed) < 2 {
-		return
+		return false
 	}
-	m.logger().Warn("request quarantined: two nodes crashed under it", "session", s.id, "node", n.name)
 	m.quarantine.ban(s.request.Digest, time.Now())
 	for _, x := range m.live {
 		if x.request.Digest == s.request.Digest {
 			x.abort(errQuarantined())
 		}
 	}
+	return true
 }

@@ -437,3 +437,44 @@ func TestNoAttemptBeginsAfterTooLong(t *testing.T) {
 		}
 	})
 }
+
+func TestRequestsGoWhereTheirModelIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dead, x, y := serving("m", 1), serving("n", 1, "n."), serving("m", 1, "m.")
+		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, dead, x, y)
+		synctest.Wait()
+		dead.set(func(l *fakeLink) { l.down = &NodeLost{Cause: CauseRefused} })
+		dead.tell(NodeState{Down: &NodeLost{Cause: CauseRefused}})
+		for range 3 {
+			for _, model := range []string{"m", "n"} {
+				if got := <-running(m, a, Request{Model: model}, &fakeJob{}); got.text != model+". [done]" || got.record.Model != model {
+					t.Errorf("for %s: got %+v", model, got)
+				}
+			}
+		}
+		if st := m.Status(); st.Up != 2 || dead.ran() != 0 {
+			t.Errorf("got %d nodes up, and the dead one ran %d times: a model that a node has not is no fault", st.Up, dead.ran())
+		}
+	})
+}
+
+func TestTooLongARequestLeavesTheNodeAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		narrow, wide := serving("m", 1, "one."), serving("n", 1, "one.")
+		narrow.instances[0].Context, wide.instances[0].Context = 64, 4096
+		tooLong := func(context.Context, Assignment, func(Event) error) error {
+			return &RequestError{Reason: ReasonTooLong, Len: 96, Max: 64}
+		}
+		m, a := fleetOf(t, nil, narrow, wide)
+		synctest.Wait()
+		narrow.set(func(l *fakeLink) { l.run = tooLong })
+		re := wantReason(t, (<-running(m, a, Request{Prompt: 96}, &fakeJob{})).err, ReasonTooLong)
+		if re.Len != 96 || re.Max != 64 {
+			t.Errorf("got %d of %d tokens, want 96 of 64, the context of this model's node", re.Len, re.Max)
+		}
+		narrow.set(func(l *fakeLink) { l.run = saying("one.") })
+		if got := <-running(m, a, Request{Prompt: 8}, &fakeJob{}); got.err != nil || m.Status().Up != 2 {
+			t.Errorf("got %+v and %d nodes up", got, m.Status().Up)
+		}
+	})
+}

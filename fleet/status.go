@@ -12,6 +12,8 @@ type NodeStatus struct {
 	Address   string           `json:"address,omitempty"`
 	Up        bool             `json:"up"`
 	Down      *DownStatus      `json:"down,omitempty"`
+	Joined    bool             `json:"joined,omitempty"`      // it dialled in
+	Away      *time.Time       `json:"away,omitempty"`        // since when its link has no connection; it may come back
 	Drain     *DrainStatus     `json:"drain,omitempty"`       // it takes nothing new
 	RestsTo   *time.Time       `json:"rests_until,omitempty"` // until then it is used only if nobody else is there
 	LastHeard *time.Time       `json:"last_heard,omitempty"`
@@ -156,6 +158,10 @@ func (m *Manager) nodeStatus(n *node, now time.Time) NodeStatus {
 	s := NodeStatus{Name: n.name, Address: n.address, Up: n.up(), Drain: m.drainStatus(n), Instances: []InstanceStatus{}}
 	if d := n.down; d != nil {
 		s.Down = &DownStatus{Since: d.since, Cause: d.cause, Error: d.why, NextProbe: d.nextProbe}
+	}
+	s.Joined = n.peer != ""
+	if away := n.away; !away.IsZero() {
+		s.Away = &away
 	}
 	if n.rests(now) {
 		until := n.restUntil
