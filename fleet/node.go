@@ -289,7 +289,7 @@ func (m *Manager) report(n *node, s NodeState) {
 	known := slices.Clone(n.instances)
 	for _, said := range s.Instances {
 		i := n.instance(said.Model)
-		said = sane(said, time.Now())
+		said = plausible(said, time.Now())
 		m.heardOfCache(i, said)
 		i.said, i.gone = said, false
 		i.settle(spec)
