@@ -115,6 +115,7 @@ func TestServerStates(t *testing.T) {
 		{"waking", load + lanes + ready + sleep + wake, "port 1 loading"},
 		{"awake, which is no restart", load + lanes + ready + sleep + wake + again + strings.ReplaceAll(lanes+ready, "0.0", "0.2"), "port 1 ready lanes 2 context 8192 unified true"},
 		{"restarted", load + lanes + ready + load, "port 1 loading restarts 1"},
+		{"going down", load + lanes + ready + "0.09.000.000 I srv    operator(): operator(): cleaning up before exit...\n", "port 1 exited lanes 2 context 8192 unified true"},
 		{"model cannot be loaded", load + "0.04.000.000 E srv    load_model: failed to load model, 'x'\n", "port 1 exited backend load_failed"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
