@@ -96,7 +96,8 @@ const (
 	// KindAllIdle: no slot of the port runs anything.
 	KindAllIdle
 
-	// KindStopping: the server is going down; running slots print no release.
+	// KindStopping: the server is going down; running slots print no release. Without
+	// Own, it may be another server that is.
 	KindStopping
 
 	// KindExit: the server is gone, and its slots with it.

@@ -1,6 +1,7 @@
 package slotlog
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
@@ -40,6 +41,13 @@ func FuzzFeed(f *testing.F) {
 		if gotStats != wantStats {
 			t.Errorf("stats: got %+v, want %+v", gotStats, wantStats)
 		}
+		if crlf, ok := inCRLF(b, o.MaxLine); ok {
+			// A line that ends in CR goes the long way, past the carriers.
+			got, gotStats := feed(o, crlf, whole)
+			if !reflect.DeepEqual(got, want) || gotStats.Unknown != wantStats.Unknown {
+				t.Errorf("the long way, %d unknown:\n got %+v\nthe short way, %d unknown:\n    %+v", gotStats.Unknown, got, wantStats.Unknown, want)
+			}
+		}
 		tr := NewTracker()
 		for _, e := range want {
 			if e.Port < 1 || e.Port > 65535 || math.IsNaN(e.Rate) || math.IsInf(e.Rate, 0) || e.Rate < 0 || e.Tokens < 0 {
@@ -55,4 +63,17 @@ func FuzzFeed(f *testing.F) {
 			t.Errorf("generated tokens: got %d, want at least 0", n)
 		}
 	})
+}
+
+// inCRLF ends all lines of b with CR and LF, unless that would change what they are.
+func inCRLF(b []byte, longest int) ([]byte, bool) {
+	if bytes.ContainsAny(b, "\r\x00") || len(b) > 0 && b[0] >= 0xfe {
+		return nil, false
+	}
+	for line := range bytes.Lines(b) {
+		if len(line) >= longest-1 {
+			return nil, false
+		}
+	}
+	return bytes.ReplaceAll(b, []byte("\n"), []byte("\r\n")), true
 }

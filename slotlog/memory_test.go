@@ -65,7 +65,7 @@ func TestMemoryIsFlatOnAnyInput(t *testing.T) {
 		{"entries of docker without an end", times(200, func(b []byte, _ int) []byte {
 			return append(append(append(b[:0], `{"log":"`...), plain[:1<<19]...), "\",\"stream\":\"stderr\"}\n"...)
 		})},
-		{"random bytes", times(64, func(b []byte, _ int) []byte {
+		{"random bytes", times(32, func(b []byte, _ int) []byte {
 			for i := 0; i < len(b); i += 8 {
 				v := rng.Uint64()
 				for j := range 8 {

@@ -456,10 +456,12 @@ func TestLogOfAnotherProgramIsDegraded(t *testing.T) {
 func TestSteadyStateAllocatesNothing(t *testing.T) {
 	for _, name := range []string{"busy-0.4.0", "busy-b6673", "router-0.4.0"} {
 		chunk := slotLines(t, "testdata/"+name+".log", 64<<10)
-		r := NewReader(SourceOptions{})
-		emit := func(Event) {}
-		r.Feed(chunk, noon, emit)
-		if got := testing.AllocsPerRun(20, func() { r.Feed(chunk, noon, emit) }); got != 0 {
+		r, tr := NewReader(SourceOptions{}), NewTracker()
+		apply := tr.Apply
+		for range 100 { // until the records that nobody takes are as many as there may be
+			r.Feed(chunk, noon, apply)
+		}
+		if got := testing.AllocsPerRun(20, func() { r.Feed(chunk, noon, apply) }); got != 0 {
 			t.Errorf("%s: allocations per %d bytes: got %v, want 0", name, len(chunk), got)
 		}
 	}

@@ -23,7 +23,9 @@ func (r *Reader) serviceLine(p *process, msg []byte) {
 		if n, ok := lastNumber(msg, "cancel task, id_task = "); ok {
 			r.taskEnds(p, KindCancel, n, "")
 		} else if isCleaningUp(msg) {
-			r.say(about(p, KindStopping))
+			e := about(p, KindStopping)
+			e.Own = true
+			r.say(e)
 		}
 	case 't':
 		r.taskError(p, msg)

@@ -74,6 +74,9 @@ func (t *Tracker) serverEvent(p *portState, e *Event) {
 				s.touch(e)
 			}
 		}
+		if e.Own {
+			v.state = ServerExited
+		}
 	case KindExit:
 		t.clearSlots(p, e.Time)
 		v.state = ServerExited
