@@ -233,7 +233,9 @@ func TestSourcesOfAllKindsAreRead(t *testing.T) {
 		source k kubectl llama-0
 		source c command anything "with words"
 	}`, "respond x")
-	await(t, "all four", func() bool { return strings.Count(e.get(e.Admin+"/slotlog/slots").Body, `"state":"processing","task":7`) == 4 })
+	await(t, "all four", func() bool {
+		return strings.Count(e.get(e.Admin+"/slotlog/slots").Body, `"state":"processing","task":7`) == 4
+	})
 	if err := e.load("", "respond x"); err != nil {
 		t.Fatal(err)
 	}
