@@ -43,7 +43,7 @@ func newSlotlogMetrics(s *state) *slotlogMetrics {
 	counter("unknown_lines_total", "Lines read and not understood.", func(l looked) float64 { return float64(l.Unknown) })
 	counter("long_lines_total", "Lines of which only the beginning was looked at.", func(l looked) float64 { return float64(l.Long) })
 	counter("read_bytes_total", "Bytes read.", func(l looked) float64 { return float64(l.Bytes) })
-	counter("resyncs_total", "Times that lines did not follow each other: a file emptied or replaced, a program started again.", func(l looked) float64 { return float64(l.Resyncs) })
+	counter("resyncs_total", "Times that lines did not follow each other.", func(l looked) float64 { return float64(l.Resyncs) })
 	counter("overflows_total", "Times that the system dropped file events.", func(l looked) float64 { return float64(l.Overflows) })
 	counter("restarts_total", "Times that a program or FIFO was opened again.", func(l looked) float64 { return float64(l.Restarts) })
 	gauge("behind_bytes", "Bytes that are there and not read yet.", func(l looked) (float64, bool) { return float64(l.Behind), true })

@@ -154,10 +154,11 @@ func (t *Tracker) Server(port int) ServerDetail {
 	if v.hasProgress {
 		out.LoadProgress = new(short(v.progress))
 	}
-	for _, n := range t.Servers() {
-		if t.ports[n].server.parent == port {
+	for n, c := range t.ports {
+		if c.server.parent == port {
 			out.Children = append(out.Children, n)
 		}
 	}
+	slices.Sort(out.Children)
 	return out
 }
