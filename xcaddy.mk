@@ -96,7 +96,10 @@ bench: ## all benchmarks
 
 .PHONY: sim
 sim: ## the study of placements on simulated fleets, as docs/placement.md has it (about 10 minutes)
-	$(GO) test -v -count=1 -tags $(TAGS) -timeout 60m -run '^(TestStudy|TestWrongSpeeds)' ./fleet -study | grep -v '^=== '
+	@mkdir -p $(BUILD); \
+	$(GO) test -v -count=1 -tags $(TAGS) -timeout 60m -run '^(TestStudy|TestWrongSpeeds)' ./fleet -args -study >$(BUILD)/sim.log 2>&1; code=$$?; \
+	grep -v '^=== ' $(BUILD)/sim.log; \
+	exit $$code
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for $FUZZTIME (30s)

@@ -10,9 +10,10 @@ import (
 type cheapest struct{}
 
 const (
-	// nearTie is the factor within which costs are equal: then the conversation
-	// decides, so that it comes back to where it was.
-	nearTie = 1.001
+	// nearTie is the factor within which costs are equal, for speeds are not known
+	// better than that: then the conversation decides, so that it comes back to where
+	// it was.
+	nearTie = 1.01
 
 	// A prompt of which less is cached anywhere is cold: where to run it is decided
 	// when there is a lane for it, not before. Cold ones wait like that for holdMost at

@@ -8,8 +8,8 @@ import (
 // A placer decides where a request goes. It is called under the manager's lock.
 type placer interface {
 	// place returns the instance for w, one of able. If no lane is free there, w
-	// waits for one of its lanes and no other's. nil: w takes any lane that becomes
-	// free.
+	// counts as bound to it: it is part of the work there, until placement is asked
+	// again and decides otherwise. nil: it waits for any lane.
 	place(m *Manager, w *waiter, able []candidate, now time.Time) *instance
 }
 
@@ -17,9 +17,6 @@ type placer interface {
 // a claim nor an error: w has to wait, and w.why says for what.
 func (m *Manager) choose(w *waiter) (*claim, error) {
 	now := time.Now()
-	if i := w.bound; i != nil && i.held >= i.lanes() && i.usable() {
-		return nil, nil
-	}
 	found := m.search(w, now)
 	if len(found.able) == 0 {
 		found.able = found.resting
@@ -27,19 +24,15 @@ func (m *Manager) choose(w *waiter) (*claim, error) {
 	if len(found.able) == 0 {
 		found.able = found.other
 	}
+	m.unbind(w)
 	if len(found.able) == 0 {
-		m.unbind(w)
 		return nil, m.nobody(w, found, now)
 	}
 	if w.Light {
 		return m.takeLight(found.able), nil
 	}
-	i := w.bound
-	if i == nil || !offers(found.able, i) {
-		m.unbind(w)
-		m.expect(w, found.able)
-		i = w.policy.placer.place(m, w, found.able, now)
-	}
+	m.expect(w, found.able)
+	i := w.policy.placer.place(m, w, found.able, now)
 	if i != nil && i.held < i.lanes() {
 		return m.take(i, w), nil
 	}
@@ -52,18 +45,9 @@ func (m *Manager) choose(w *waiter) (*claim, error) {
 	return nil, nil
 }
 
-// usable: a request that waits for it need not look elsewhere.
+// usable: it can take a request as soon as it has a lane.
 func (i *instance) usable() bool {
 	return !i.gone && i.node.up() && (i.State == StateReady || i.State == StateSleeping)
-}
-
-func offers(able []candidate, i *instance) bool {
-	for k := range able {
-		if able[k].owner == i {
-			return true
-		}
-	}
-	return false
 }
 
 // ranked takes the first free lane in the order of a chooser.

@@ -23,6 +23,7 @@ type simPlacer struct {
 	pick func(p *simPlacer, w *waiter, nodes []simView) int
 	turn int
 
+	given  map[*waiter]*instance // at once, for good
 	polled map[*instance]simPolled
 	at     int64
 }
@@ -37,6 +38,9 @@ func (p *simPlacer) place(m *Manager, w *waiter, able []candidate, now time.Time
 			p.polled[x.owner] = simPolled{x.owner.held, x.owner.work.bound}
 		}
 	}
+	if i := p.given[w]; i != nil {
+		return i
+	}
 	views := make([]simView, len(able))
 	prompt := float64(w.Prompt)
 	for i, x := range able {
@@ -48,11 +52,14 @@ func (p *simPlacer) place(m *Manager, w *waiter, able []candidate, now time.Time
 	}
 	best := views[p.pick(p, w, views)]
 	w.share = share{unread: best.unread}
+	p.given[w] = best.instance
 	return best.instance
 }
 
 func simPick(pick func(p *simPlacer, w *waiter, nodes []simView) int) func(*rand.Rand) placer {
-	return func(r *rand.Rand) placer { return &simPlacer{r: r, pick: pick, polled: make(map[*instance]simPolled)} }
+	return func(r *rand.Rand) placer {
+		return &simPlacer{r: r, pick: pick, given: make(map[*waiter]*instance), polled: make(map[*instance]simPolled)}
+	}
 }
 
 // least picks the node of the least value, any of equal ones.

@@ -54,9 +54,9 @@ func (i *instance) tick(now time.Time) {
 	w.at = now
 }
 
-// bind lets w wait for a lane of the instance; nil: for any.
+// bind lets w, which is not bound, wait for a lane of the instance; nil: for any.
 func (m *Manager) bind(w *waiter, i *instance) {
-	if i == nil || w.bound == i {
+	if i == nil {
 		return
 	}
 	w.bound = i
@@ -128,6 +128,9 @@ func (c *claim) calibrate(t Timings) {
 		// What others read meanwhile, of all the time since the lane was had.
 		others := max(0, p.firstRead-p.takenRead-float64(t.Prompt))
 		others *= bounded(took/p.writing.Sub(p.taken).Seconds(), 0, 1)
+		if step := i.speed.step(i.held); step < took/2 {
+			took -= step // the pass that read the last of it was one of writing, too
+		}
 		i.speed.read(float64(t.Prompt), float64(t.Prompt)+others, took)
 	}
 	if span := i.work.at.Sub(p.writing).Seconds(); t.Predicted >= enoughPredicted && t.PredictedPerSecond > 0 && span > 0 {
