@@ -65,7 +65,7 @@ func (c *Call) Want() fleet.Request {
 	return fleet.Request{
 		Model:   c.Model,
 		Session: c.job.session(),
-		Prompt:  fleet.Tokens(len(c.job.doc.body)+3) / 4,
+		Prompt:  c.job.doc.guess(),
 		Bytes:   int64(len(c.job.doc.body)),
 	}
 }

@@ -22,6 +22,8 @@ const (
 	openReasoning
 	openText
 	openPart // of the text
+
+	allOpen = openReasoning | openText | openPart // what has an end of its own
 )
 
 // event is what one scan found in the payload of such an event.

@@ -282,6 +282,9 @@ func whole(v []byte) (int64, bool) {
 	return int64(f), true
 }
 
+// guess is about how many tokens the prompt has, before a server says it.
+func (d *document) guess() fleet.Tokens { return fleet.Tokens(len(d.body)+3) / 4 }
+
 // given reports whether the field is there and not null.
 func (d *document) given(f field) bool { return d.field[f].given(d.body) }
 

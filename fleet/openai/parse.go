@@ -151,7 +151,7 @@ func (j *Job) Want() fleet.Request {
 	return fleet.Request{
 		Model:   j.model,
 		Session: j.session(),
-		Prompt:  fleet.Tokens(len(j.doc.body)+3) / 4,
+		Prompt:  j.doc.guess(),
 		Out:     out,
 		Blocks:  j.blocks(),
 		Bytes:   int64(len(j.doc.body)),

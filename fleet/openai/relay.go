@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"cmp"
 	"strconv"
 
 	"github.com/slotfleet/slotfleet/fleet"
@@ -371,7 +372,7 @@ func (j *Job) order(c *chunk, v verdict, finish bool) {
 		ch := &r.choices[c.parts[i].index]
 		r.out = append(r.out, ch.wait.events...)
 		if finish {
-			j.shut(ch)
+			j.shut(ch, allOpen)
 		}
 		if ch.wait.on || len(ch.wait.events) > 0 {
 			ch.now.closed |= ch.wait.closed
@@ -386,19 +387,23 @@ func (j *Job) order(c *chunk, v verdict, finish bool) {
 func (j *Job) emitPart(c *chunk, ch *choice, last bool) {
 	p := &c.parts[0]
 	if p.closes {
-		j.shut(ch)
+		j.shut(ch, cmp.Or(p.shuts, allOpen))
 	}
 	if p.shuts == 0 || !j.moved() {
 		j.emit(c, last)
 	}
 }
 
-// shut writes what closes the text of several nodes, once.
-func (j *Job) shut(ch *choice) {
+// shut writes what closes the text of several nodes, once. Reasoning ends before the
+// text does.
+func (j *Job) shut(ch *choice, what opening) {
 	if !j.kind.typed() || !j.moved() {
 		return
 	}
-	open := ch.now.opened &^ (ch.now.closed | ch.wait.closed)
+	if what&openText != 0 {
+		what |= openReasoning
+	}
+	open := what & ch.now.opened &^ (ch.now.closed | ch.wait.closed)
 	ch.wait.closed |= open
 	if j.kind.api == apiMessages {
 		j.relay.out = ch.appendStops(j.relay.out, open)

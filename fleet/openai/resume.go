@@ -237,7 +237,7 @@ func (j *Job) Needs() (fleet.Needs, error) {
 func (j *Job) promptNow() fleet.Tokens {
 	f := j.relay.first()
 	if f.prompt == 0 {
-		f.prompt = j.Want().Prompt
+		f.prompt = j.doc.guess()
 	}
 	return f.prompt + fleet.Tokens(j.relay.tokens())
 }

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -174,6 +175,32 @@ func FuzzBlocks(f *testing.F) {
 		r.write([]byte("\xfe" + want))
 		if !slices.Equal(got, r.sums) {
 			t.Errorf("%s: got %x, want %x", body, got, r.sums)
+		}
+	})
+}
+
+// What was scanned once is gone over faster, and must end where it ended.
+func FuzzKnownScan(f *testing.F) {
+	f.Add([]byte(`{"a":"\\","b\"":["\\\"",{"":"x\\\\"}],"c":" \u005c"}`))
+	f.Add([]byte(`[1, "a" , {"b" : null}]`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		one := scanner{b: b}
+		want := one.value()
+		if one.fault != "" {
+			return
+		}
+		two := scanner{b: b, known: true}
+		if got := two.value(); got != want || two.i != one.i || two.fault != "" {
+			t.Fatalf("%q: got %v, %s, want %v", b, got, two.fault, want)
+		}
+		var r, compact rendering
+		r.json(want.of(b))
+		var c bytes.Buffer
+		if json.Compact(&c, want.of(b)) == nil {
+			compact.write(c.Bytes())
+			if !slices.Equal(r.sums, compact.sums) || r.n != compact.n || !bytes.Equal(r.buf[:], compact.buf[:]) {
+				t.Fatalf("%q is rendered in another way than compact", b)
+			}
 		}
 	})
 }
