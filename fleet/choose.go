@@ -17,7 +17,7 @@ type placer interface {
 // a claim nor an error: w has to wait, and w.why says for what.
 func (m *Manager) choose(w *waiter) (*claim, error) {
 	now := time.Now()
-	if i := w.bound; i != nil && i.held >= i.lanes() && i.usable() {
+	if i := w.bound; i != nil && i.full() && i.usable() {
 		return nil, nil
 	}
 	found := m.search(w, now)
@@ -29,6 +29,9 @@ func (m *Manager) choose(w *waiter) (*claim, error) {
 	}
 	if len(found.able) == 0 {
 		m.unbind(w)
+		if c := m.coldly(w, found.cold, false, now); c != nil {
+			return c, nil
+		}
 		return nil, m.nobody(w, found, now)
 	}
 	if w.Light {
@@ -40,8 +43,11 @@ func (m *Manager) choose(w *waiter) (*claim, error) {
 		m.expect(w, found.able)
 		i = w.policy.placer.place(m, w, found.able, now)
 	}
-	if i != nil && i.held < i.lanes() {
+	if i != nil && !i.full() {
 		return m.take(i, w), nil
+	}
+	if c := m.coldly(w, found.cold, true, now); c != nil {
+		return c, nil
 	}
 	m.bind(w, i)
 	w.why = &RequestError{

@@ -42,6 +42,10 @@
 //
 // Not everything of the contract is read yet: placement does not count what a request will hold (Bytes, Needs.Left, Load.Ours).
 //
+// A node may offer more models than it can have loaded (a llama-server in router mode):
+// a request that is placed on one that is not loaded loads it, and says which idle one
+// goes for it, see places.go. What answers never goes.
+//
 // # Locks
 //
 // Manager.applying is taken before Manager.mu, which guards everything else,
