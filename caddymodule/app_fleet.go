@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -24,9 +25,10 @@ type FleetApp struct {
 	// without nodes loads, and answers 503.
 	Nodes []*Node `json:"nodes,omitempty"`
 
-	// How an instance is chosen for a request: `load_aware` (the least estimated
+	// How an instance is chosen for a request: `lowest_cost` (the least delay to the
+	// request and to those beside it), `load_aware` (the least estimated
 	// time until the answer is whole), `least_loaded` (the fewest requests of ours)
-	// or `round_robin` (in turn). Default: `load_aware`.
+	// or `round_robin` (in turn). Default: `lowest_cost`.
 	Policy string `json:"policy,omitempty"`
 
 	// The share of a unified KV cache, in percent from 1 to 100, from which an
@@ -210,16 +212,11 @@ func (a *FleetApp) warm() fleet.WarmSpec {
 }
 
 // placements are the values of `policy`.
-var placements = []string{string(fleet.LoadAware), string(fleet.LeastLoaded), string(fleet.RoundRobin)}
+var placements = []string{string(fleet.LowestCost), string(fleet.LoadAware), string(fleet.LeastLoaded), string(fleet.RoundRobin)}
 
 func checkPlacement(name string) error {
-	switch {
-	case name == "" || fleet.Placement(name) == fleet.LoadAware,
-		fleet.Placement(name) == fleet.LeastLoaded,
-		fleet.Placement(name) == fleet.RoundRobin:
+	if name == "" || slices.Contains(placements, name) {
 		return nil
-	case name == "lowest_cost":
-		return errors.New("policy lowest_cost is not available yet, use load_aware")
 	}
 	return fmt.Errorf("unknown policy %q: one of %s", name, list(placements))
 }

@@ -23,7 +23,7 @@ func parseFleetOption(d *caddyfile.Dispenser, before any) (any, error) {
 // UnmarshalCaddyfile sets up the app from Caddyfile tokens. Syntax:
 //
 //	fleet {
-//		policy    load_aware|least_loaded|round_robin
+//		policy    lowest_cost|load_aware|least_loaded|round_robin
 //		node      <name> <url> {
 //			key     <key>
 //			lanes   <number>

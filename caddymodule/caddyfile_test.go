@@ -62,8 +62,7 @@ func TestBadCaddyfilesAreRefused(t *testing.T) {
 		"slotlog twice":         {global("slotlog {\n}\nslotlog {\n}"), "there twice", "5"},
 		"option twice":          {global("fleet {\nretry 1s\nretry 2s\n}"), "retry is there twice in fleet", "4"},
 		"node option twice":     {global("fleet {\n" + node + " {\nlanes 1\nlanes 2\n}\n}"), "lanes is there twice in node a", "5"},
-		"unknown policy":        {global("fleet {\npolicy fastest\n}"), `unknown policy "fastest": one of load_aware, least_loaded, round_robin`, "3"},
-		"policy of later":       {global("fleet {\npolicy lowest_cost\n}"), "not available yet, use load_aware", "3"},
+		"unknown policy":        {global("fleet {\npolicy fastest\n}"), `unknown policy "fastest": one of lowest_cost, load_aware, least_loaded, round_robin`, "3"},
 		"node without URL":      {global("fleet {\nnode a\n}"), "wrong argument count", "3"},
 		"node with too much":    {global("fleet {\nnode a http://x y\n}"), "wrong argument count", "3"},
 		"URL without scheme":    {global("fleet {\nnode a 10.0.0.2:8080\n}"), `node a: the address "10.0.0.2:8080" has no scheme: want http://`, "3"},
@@ -158,7 +157,7 @@ func TestBadConfigsAreRefusedWithoutATrace(t *testing.T) {
 	huge := strings.NewReplacer(`"apps":{`, `"apps":{"fleet":{},`, `"fleet"}`, `"fleet","max_body":9223372036854774784}`).Replace(handler)
 	for name, c := range map[string]struct{ config, message string }{
 		"unknown field":         {apps(`{"nodez":[]}`, `{}`), "nodez"},
-		"policy":                {apps(`{"policy":"lowest_cost"}`, `{}`), "use load_aware"},
+		"policy":                {apps(`{"policy":"fastest"}`, `{}`), "one of lowest_cost"},
 		"key that is not set":   {apps(node(`,"key":"{env.SLOTFLEET_TEST_UNSET}"`), `{}`), "node a: the key cannot be read"},
 		"key that is empty":     {apps(node(`,"key":"{env.SLOTFLEET_TEST_EMPTY}"`), `{}`), "node a: the key cannot be read"},
 		"key file missing":      {apps(node(`,"key":"{file.`+folder+`/none}"`), `{}`), "node a: the key cannot be read"},

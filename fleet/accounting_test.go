@@ -16,7 +16,7 @@ func TestLanesAddUpUnderAnySchedule(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		seed := rapid.Uint64().Draw(rt, "seed")
 		lanes := rapid.SliceOfN(rapid.IntRange(1, 3), 1, 4).Draw(rt, "lanes")
-		placement := rapid.SampledFrom([]Placement{LoadAware, LeastLoaded, RoundRobin}).Draw(rt, "placement")
+		placement := rapid.SampledFrom([]Placement{LowestCost, LoadAware, LeastLoaded, RoundRobin}).Draw(rt, "placement")
 		requests := rapid.IntRange(1, 40).Draw(rt, "requests")
 		synctest.Test(t, func(t *testing.T) {
 			links := make([]*fakeLink, len(lanes))

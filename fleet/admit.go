@@ -36,10 +36,9 @@ type waiter struct {
 	cursor int  // of round_robin, drawn once
 	blocks []uint64
 
-	bound   *instance // whose lane it waits for; nil: any
-	share   share     // of the work there
-	choices choices   // of the last decision
-	held    time.Time // since when it waits for any lane; zero: it does not
+	bound *instance // whose lane it waits for; nil: any
+	share share     // of the work there
+	held  time.Time // since when it waits for any lane; zero: it does not
 
 	again  time.Time // when choose is to be asked again, though nothing happened; zero: not
 	asked  bool      // it was asked once
@@ -49,6 +48,7 @@ type waiter struct {
 	settled chan struct{}  // closed when claim or err is set
 	asks    chan time.Time // that again was set
 	claim   *claim
+	lane    claim // what claim points to
 	err     error
 	why     error // why it has to wait, as the answer when it waited too long
 }
@@ -231,7 +231,8 @@ const busyRetry = 2 * time.Second
 // take holds a lane of the instance.
 func (m *Manager) take(i *instance, w *waiter) *claim {
 	m.unbind(w)
-	c := &claim{instance: i, others: i.held, life: i.node.lives, share: w.share, choices: w.choices}
+	c := &w.lane
+	*c = claim{instance: i, others: i.held, life: i.node.lives, share: w.share, choices: c.choices}
 	i.tick(time.Now())
 	i.work.readers++
 	c.phase = phase{taken: i.work.at, takenRead: i.work.read}

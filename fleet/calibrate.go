@@ -31,6 +31,9 @@ const (
 	// Speeds outside of these are no speeds.
 	slowest, fastest = 0.01, 1e6 // tokens/s
 
+	// mostRunning is how many generations are ever taken to run at once.
+	mostRunning = 1000
+
 	// enoughCold is how many tokens have to be read for the time to be more than
 	// overhead.
 	enoughCold = 128
@@ -77,7 +80,7 @@ func (e *estimate) wrote(running, seconds float64) {
 	if !(seconds > 0) || !sane(1/seconds) || !(running > 0) {
 		return
 	}
-	running = min(running, most)
+	running = min(running, mostRunning)
 	if e.base > 0 {
 		known := e.base + e.slope*running
 		seconds = bounded(seconds, known/wild, known*wild)
@@ -106,5 +109,5 @@ func (e *estimate) fit() {
 	usual := meanY * slopeShare / (1 + slopeShare*meanX)
 	slope := (e.xy - e.x*meanY + slopeWeight*usual) / (e.xx - e.x*meanX + slopeWeight)
 	e.slope = bounded(slope, 0, 0.9*meanY/meanX)
-	e.base = meanY - e.slope*meanX
+	e.base = bounded(meanY-e.slope*meanX, 1/fastest, 1/slowest)
 }

@@ -14,9 +14,9 @@ const (
 	// decides, so that it comes back to where it was.
 	nearTie = 1.001
 
-	// A prompt of which less is cached anywhere is cold: it may as well run on the
-	// lane that is free first, and need not be bound before. Cold ones wait like that
-	// for holdMost at the longest, lest warm ones always pass them.
+	// A prompt of which less is cached anywhere is cold: where to run it is decided
+	// when there is a lane for it, not before. Cold ones wait like that for holdMost at
+	// the longest, lest warm ones always pass them.
 	cold     = 0.3
 	holdMost = 2 * time.Second
 )
@@ -37,6 +37,7 @@ func (cheapest) place(m *Manager, w *waiter, able []candidate, now time.Time) *i
 		key:    tieKey(w),
 	}
 	if q.typical, q.fastest = speeds(able); q.typical == (speed{}) {
+		rotate(able, w.cursor) // equal ones take turns
 		return ranked{LoadAware}.place(m, w, able, now)
 	}
 	if len(able) > scoredWhole {
@@ -83,10 +84,11 @@ func (m *Manager) cheapestOf(w *waiter, q *query, able []candidate) (*instance, 
 		kv:     Tokens(o.prompt + o.out),
 	}
 	m.explain(w, q, able, best)
-	if !free && warmest < cold && w.holds(q.now, o.cost().Wait) {
+	i := able[best].owner
+	if i.ours() >= i.lanes() && warmest < cold && w.holds(q.now, o.cost().Wait) {
 		return nil, free
 	}
-	return able[best].owner, free
+	return i, free
 }
 
 // fits reports whether the context seems large enough. The estimate may be wrong:

@@ -40,7 +40,8 @@
 // Requests that find no lane stand in the [queue]. Whoever changes what placement sees
 // calls Manager.pump, which offers what is free to those that wait, in their order.
 //
-// Not everything of the contract is read yet: placement does not count what a request will hold (Bytes, Needs.Left, Load.Ours).
+// Not everything of the contract is read yet: placement does not count what a
+// request will hold (Needs.Left, Load.Ours).
 //
 // A node may offer more models than it can have loaded (a llama-server in router mode):
 // a request that is placed on one that is not loaded loads it, and says which idle one

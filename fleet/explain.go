@@ -19,7 +19,7 @@ type choices [shown]Choice
 // explain keeps why best was chosen.
 func (m *Manager) explain(w *waiter, q *query, able []candidate, best int) {
 	s := &m.scratch
-	w.choices = choices{}
+	w.lane.choices = choices{}
 	at := [shown]int{best, -1, -1, -1}
 	for k := range able {
 		for n := 1; n < shown && k != best && !math.IsInf(s.costs[k], 1); n++ {
@@ -33,7 +33,7 @@ func (m *Manager) explain(w *waiter, q *query, able []candidate, best int) {
 	for n, k := range at {
 		if k >= 0 {
 			o := m.outlook(w, q, &able[k])
-			w.choices[n] = Choice{Node: able[k].Node, Cost: s.costs[k], Terms: o.cost()}
+			w.lane.choices[n] = Choice{Node: able[k].Node, Cost: s.costs[k], Terms: o.cost()}
 		}
 	}
 }

@@ -196,29 +196,3 @@ func BenchmarkRank(b *testing.B) {
 		})
 	}
 }
-
-// BenchmarkAdmit is a whole decision: search, rank, reserve, and give back.
-func BenchmarkAdmit(b *testing.B) {
-	for _, n := range []int{8, 64, 256} {
-		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			m := New()
-			defer m.Close()
-			a := &Applied{m: m, placer: newPlacer(LoadAware)}
-			a.Policy.defaults()
-			for i := range n {
-				x := &node{name: strconv.Itoa(i), index: i, learned: true, wanted: 1}
-				x.instances = []*instance{{node: x, Instance: Instance{Model: "m", State: StateReady, Lanes: 4}}}
-				a.nodes = append(a.nodes, x)
-			}
-			m.nodes = a.nodes
-			b.ReportAllocs()
-			for b.Loop() {
-				s, err := m.Admit(b.Context(), a, Request{Model: "m", Prompt: 1000, Out: 256})
-				if err != nil {
-					b.Fatal(err)
-				}
-				s.Close()
-			}
-		})
-	}
-}

@@ -22,7 +22,7 @@ const (
 type Policy struct {
 	Nodes []NodeSpec
 
-	// Placement chooses among the instances. Default: LoadAware.
+	// Placement chooses among the instances. Default: LowestCost.
 	Placement Placement
 
 	// PoolHigh is the share of a unified KV pool, in percent, from which an
@@ -97,7 +97,7 @@ type NodeSpec struct {
 
 func (p *Policy) defaults() {
 	if p.Placement == "" {
-		p.Placement = LoadAware
+		p.Placement = LowestCost
 	}
 	if p.PoolHigh == 0 {
 		p.PoolHigh = 90

@@ -222,7 +222,7 @@ func TestTooLongGoesOnlyWhereItFits(t *testing.T) {
 		small.run = func(context.Context, Assignment, func(Event) error) error {
 			return &RequestError{Reason: ReasonTooLong, Len: 250, Max: 100}
 		}
-		m, a := fleetOf(t, nil, small, mid, big)
+		m, a := fleetOf(t, func(p *Policy) { p.Placement = LoadAware }, small, mid, big) // in their order
 		synctest.Wait()
 		if got, err := ask(m, a, &fakeJob{}); got != "one. [done]" || err != nil {
 			t.Errorf("got %q, %v", got, err)

@@ -1,5 +1,7 @@
 package fleet
 
+import "slices"
+
 // among returns the candidate, of those that cost no more than most, that taught
 // least so far, and of these the one that the key prefers.
 func (q *query) among(able []candidate, costs []float64, most float64) int {
@@ -48,4 +50,12 @@ func mix(a, b uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
+}
+
+// rotate lets the list begin at another place each turn.
+func rotate(able []candidate, turn int) {
+	at := turn % len(able)
+	slices.Reverse(able[:at])
+	slices.Reverse(able[at:])
+	slices.Reverse(able)
 }

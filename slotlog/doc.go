@@ -1,20 +1,28 @@
 // Package slotlog reads what a llama-server writes to its log and says what its
 // slots are doing: which run, for which task, how far, and how fast. It looks at
 // the log only; nothing here asks the server anything, so watching a node costs
-// it nothing.
+// it nothing. docs/slotlog.md says which logs it understands.
 //
-// Bytes pass through four stages:
+// Bytes pass through these stages, each in files of its own:
 //
-//	log ── Source ──▶ Reader ──▶ Event ──▶ Tracker ──▶ []Slot
+//	log ── Source ──▶ Reader ──────────────────────────▶ Event ──▶ Tracker ──▶ []Slot
+//	                  text ▶ lines ▶ carriers ▶ words              records      []Detail
 //
-// A [Reader] cuts bytes into lines and lines into events. It knows the eras of
-// the log (where the clock stands, whether the release comes before the timings,
-// what a task id on an idle slot means) and absorbs them: what leaves it means
-// the same whatever build wrote the line. It holds no reference to the bytes it
-// was fed and allocates nothing per line.
+// A [Reader] makes UTF-8 of the bytes (coding.go), cuts them into lines (reader.go),
+// takes off what collectors put around a line (unwrap.go, carrier.go, json.go) and
+// finds the words: of a frame (rules.go), of a record of 2024 (record.go), of the
+// free text before that (freetext.go), of the server itself (server.go) or of a router
+// (router.go). It knows the eras of the log (where the clock stands, whether the
+// release comes before the timings, what a task id on an idle slot means) and absorbs
+// them (era.go): what leaves it means the same whatever build wrote the line. Each
+// line is looked at alone but for that, so formats may mix. It holds no reference to
+// the bytes it was fed and allocates nothing per line; most lines take a shorter way
+// (quick.go).
 //
 // A [Tracker] folds events into slot states, one set per port, and keeps the
-// ledger of generated tokens. It has no clock and does no I/O.
+// ledger of generated tokens. Beside the states stand what else is known, as [Detail]
+// and [ServerDetail], and a [RequestRecord] of each task that ended. It has no clock
+// and does no I/O.
 //
 // A [Source] owns one log, its Reader and its Tracker, and hands out [Snapshot]
 // values. A file is followed by a tail (tail.go) through rotation and truncation; the
@@ -37,10 +45,11 @@
 //
 // The log is a hint, not proof: text of a request can reach it at some
 // verbosities and look like a slot line. The Reader refuses what it can tell
-// apart; nothing that must be right may rest on the log alone. What a log can make
+// apart; nothing that must be right may rest on the log alone. No text of a line
+// leaves it, but for the names of models in a router's own lines. What a log can make
 // this package remember is bounded: 256 ports, those heard longest ago going first,
 // 4096 slots of a server that said how many it has and 256 of one that did not,
-// 65536 in all, and 256 bytes of a model's name.
+// 16384 in all, and 256 bytes of a model's name.
 //
 // The package logs nothing and imports no other package of this module.
 package slotlog

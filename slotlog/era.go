@@ -1,9 +1,6 @@
 package slotlog
 
-import (
-	"maps"
-	"slices"
-)
+import "slices"
 
 const (
 	// bareLimit is how many lines in a row of a lesser shape end the belief that this
@@ -34,6 +31,7 @@ type era struct {
 	cur   *process         // of the last line
 	memo  [8]*process      // by the low bits of the mark
 	spare []*process       // forgotten, to be used again
+	ports []int            // scratch
 }
 
 // process is one llama-server that writes to the log, as far as its lines depend
@@ -113,9 +111,11 @@ func (r *Reader) process(mark int) *process {
 }
 
 func (r *Reader) newProcess(port int) *process {
-	p := &process{}
+	var p *process
 	if n := len(r.spare); n > 0 {
 		p, r.spare = r.spare[n-1], r.spare[:n-1]
+	} else {
+		p = new(process)
 	}
 	*p = process{port: port, heard: r.stats.Lines, shape: r.best, slots: p.slots[:0]}
 	return p
@@ -275,11 +275,17 @@ func (p *process) forgetSlots() {
 	p.header, p.slots, p.busy = blockHeader{}, p.slots[:0], 0
 }
 
-// drop forgets processes and says so.
+// drop forgets processes and says so, by port.
 func (r *Reader) drop(which func(*process) bool) {
-	for _, port := range slices.Sorted(maps.Keys(r.procs)) {
-		if p := r.procs[port]; which(p) {
-			r.forget(p)
+	ports := r.ports[:0]
+	for port, p := range r.procs {
+		if which(p) {
+			ports = append(ports, port)
 		}
 	}
+	slices.Sort(ports)
+	for _, port := range ports {
+		r.forget(r.procs[port])
+	}
+	r.ports = ports[:0]
 }

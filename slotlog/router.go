@@ -74,12 +74,9 @@ func (r *Reader) killed(router *process, name []byte) {
 	e := about(router, KindBackend)
 	e.Failure, e.Model = FailureKilled, string(clipName(name))
 	r.say(e)
-	found := false
-	r.drop(func(c *process) bool {
-		is := c.mark != 0 && c.model == e.Model
-		found = found || is
-		return is
-	})
+	known := len(r.procs)
+	r.drop(func(c *process) bool { return c.mark != 0 && c.model == e.Model })
+	found := len(r.procs) < known
 	if found {
 		return
 	}

@@ -318,3 +318,43 @@ func TestTailNeitherLosesNorDoublesNorTearsALine(t *testing.T) {
 		}
 	})
 }
+
+// A hole is skipped only as far as it goes: the text behind it may begin before the
+// place where the tail was, when another server had written the file meanwhile.
+func TestTextBehindAShorterHoleIsRead(t *testing.T) {
+	m := &modelFiles{names: map[string]*modelFile{}, now: time.Unix(1e9, 0), disturb: func() {}}
+	got := &modelSink{old: map[string]bool{}}
+	tl := &tail{
+		files: m, to: got, path: modelPath, start: 1 << 40, stop: make(chan struct{}),
+		opened: func(string) {}, now: func() time.Time { return m.now },
+	}
+	f := m.create(modelPath)
+	before := strings.Repeat("before\n", 200)
+	f.writeAt([]byte(before), 0)
+	tl.look()
+	f.truncate()
+	f.writeAt([]byte(strings.Repeat("after\n", 300)), 600)
+	tl.look()
+	if want := 500; len(got.lines) != want {
+		t.Errorf("lines: got %d, want %d", len(got.lines), want)
+	}
+	f.truncate()
+	f.writeAt([]byte("last\n"), 1<<20)
+	fed := 0
+	tl.to = countingSink{got, &fed}
+	tl.look()
+	if got.lines[len(got.lines)-1] != "last" || fed > 1<<20 {
+		t.Errorf("got %q after %d bytes, want the last line without the part of the hole that was text before", got.lines[len(got.lines)-1], fed)
+	}
+}
+
+// countingSink counts the bytes besides.
+type countingSink struct {
+	sink
+	fed *int
+}
+
+func (c countingSink) feed(b []byte, at time.Time, old bool) {
+	*c.fed += len(b)
+	c.sink.feed(b, at, old)
+}

@@ -54,6 +54,7 @@ type Tracker struct {
 	watermark uint64     // highest line number seen
 	ledger    int64      // generated tokens that nobody took yet
 	slots     int        // of all ports
+	spare     []*portState
 	records   recordRing
 }
 
@@ -271,95 +272,6 @@ func (t *Tracker) Resolve(port int, now time.Time) []Slot {
 		}
 	}
 	return out
-}
-
-// Ports returns the ports of which a slot was spoken, rising.
-func (t *Tracker) Ports() []int {
-	out := make([]int, 0, len(t.ports))
-	for port, p := range t.ports {
-		if p.server.known {
-			out = append(out, port)
-		}
-	}
-	slices.Sort(out)
-	return out
-}
-
-// port finds or makes a port. One too many takes the place of the one heard longest
-// ago; below a [Reader], which has the same bound and says KindGone, there is none.
-func (t *Tracker) port(port int) *portState {
-	p := t.last
-	if p == nil || p.port != port {
-		p = t.ports[port]
-		if p == nil {
-			if len(t.ports) >= maxPorts {
-				t.forget(t.ports[t.oldest()])
-			}
-			p = &portState{port: port}
-			t.ports[port] = p
-		}
-		t.last = p
-	}
-	p.heard = t.watermark
-	return p
-}
-
-func (t *Tracker) oldest() (port int) {
-	var found *portState
-	for n, p := range t.ports {
-		if p == t.last {
-			continue // it is spoken of
-		}
-		if found == nil || p.heard < found.heard || p.heard == found.heard && n < port {
-			port, found = n, p
-		}
-	}
-	return port
-}
-
-// maxSpare bounds the room of forgotten slots that a port keeps.
-const maxSpare = 64
-
-// slot finds or makes a slot. One too many takes the place of those of the port heard
-// longest ago, as with ports.
-func (t *Tracker) slot(p *portState, id int) *slotState {
-	if id < len(p.slots) {
-		if s := p.slots[id]; s != nil {
-			return s
-		}
-	}
-	for t.slots >= maxSlots && len(t.ports) > 1 {
-		t.forget(t.ports[t.oldest()])
-	}
-	t.slots++
-	for len(p.slots) <= id {
-		p.slots = append(p.slots, nil)
-	}
-	var s *slotState
-	if n := len(p.spare); n > 0 {
-		s, p.spare = p.spare[n-1], p.spare[:n-1]
-		*s = slotState{}
-	} else {
-		s = new(slotState)
-	}
-	s.state = Unknown
-	p.slots[id] = s
-	return s
-}
-
-// clear forgets the slots and lets the port be seeded at once.
-func (t *Tracker) clear(p *portState) {
-	for i := len(p.slots) - 1; i >= 0; i-- {
-		if s := p.slots[i]; s != nil {
-			t.slots--
-			if len(p.spare) < maxSpare {
-				p.spare = append(p.spare, s)
-			}
-		}
-		p.slots[i] = nil
-	}
-	p.slots = p.slots[:0]
-	p.seedAttempts, p.seeded, p.staleHandled, p.lastAttempt = 0, false, false, time.Time{}
 }
 
 // free ends whatever ran. The context stays in the slot.

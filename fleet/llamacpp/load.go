@@ -249,14 +249,25 @@ func readLoad(s slotlog.Snapshot, port string, routed bool) (slotlog.PortState, 
 			continue
 		}
 		l.Active++
-		if slot.PromptTokens != nil {
-			l.KVUsed += fleet.Tokens(*slot.PromptTokens)
+		if held := held(slot, p.Details); held != nil {
+			l.KVUsed += fleet.Tokens(*held)
 		}
 		if slot.Decoded != nil {
 			l.KVUsed += fleet.Tokens(*slot.Decoded)
 		}
 	}
 	return p, l
+}
+
+// held is how much of its prompt a slot holds. What a slot says of it leaves out the
+// cached part in later builds, where the details may have it.
+func held(slot slotlog.Slot, details []slotlog.Detail) *int64 {
+	for _, d := range details {
+		if d.Slot == slot.Slot && d.ContextUsed != nil {
+			return d.ContextUsed
+		}
+	}
+	return slot.PromptTokens
 }
 
 // portOf finds our server in a log: by the port of its URL, or as the only one

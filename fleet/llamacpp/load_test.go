@@ -71,8 +71,11 @@ func TestLoadIsWhatTheLogShows(t *testing.T) {
 		"by its port":                {slotlog.Snapshot{LookedAt: at, Ports: []slotlog.PortState{{Port: 1}, {Port: 8080, Slots: busy}}}, "8080", want},
 		"several, none ours":         {slotlog.Snapshot{LookedAt: at, Ports: []slotlog.PortState{{Port: 1, Slots: busy}, {Port: 2}}}, "8080", none},
 		"nothing said yet":           {slotlog.Snapshot{LookedAt: at}, "8080", fleet.Load{At: at}},
-		"degraded":                   {slotlog.Snapshot{LookedAt: at, Degraded: true, Ports: []slotlog.PortState{{Port: 1, Slots: busy}}}, "", none},
-		"not looked at":              {slotlog.Snapshot{}, "", none},
+		"with what was cached": {slotlog.Snapshot{LookedAt: at, Ports: []slotlog.PortState{{
+			Port: 1, Slots: []slotlog.Slot{slot(slotlog.Processing, 100, 20)}, Details: []slotlog.Detail{{ContextUsed: new(int64(900))}},
+		}}}, "", fleet.Load{Active: 1, KVUsed: 920, At: at}},
+		"degraded":      {slotlog.Snapshot{LookedAt: at, Degraded: true, Ports: []slotlog.PortState{{Port: 1, Slots: busy}}}, "", none},
+		"not looked at": {slotlog.Snapshot{}, "", none},
 	} {
 		if _, got := readLoad(tt.s, tt.port, false); got != tt.want {
 			d := cmp.Diff(tt.want, got)

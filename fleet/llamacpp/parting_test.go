@@ -14,15 +14,15 @@ import (
 
 var errGone = errors.New("the client left")
 
-// held is a server that reads a request, says when it has it and sees that its client
+// holder is a server that reads a request, says when it has it and sees that its client
 // does not ask on, and closes only when it is told to.
-type held struct {
+type holder struct {
 	*rawServer
 	has, sees, end chan struct{}
 }
 
-func holding(t *testing.T, head string) *held {
-	h := &held{has: make(chan struct{}, 4), sees: make(chan struct{}, 4), end: make(chan struct{})}
+func holding(t *testing.T, head string) *holder {
+	h := &holder{has: make(chan struct{}, 4), sees: make(chan struct{}, 4), end: make(chan struct{})}
 	h.rawServer = serveRaw(t, func(_ int, c net.Conn, r *bufio.Reader) {
 		if _, _, err := request(r); err != nil {
 			return

@@ -231,6 +231,10 @@ func readSlots(body []byte) (slots []slotlog.SeedSlot, ok bool) {
 		case in.Processing != nil && *in.Processing, in.Processing == nil && in.State != nil && *in.State != 0:
 			out.State = slotlog.Processing
 			out.Decoded = number(nextToken(in.Next)["n_decoded"])
+			if out.PromptTokens != nil && out.Decoded != nil {
+				// It counts all that the slot holds, what was generated included.
+				out.PromptTokens = new(max(0, *out.PromptTokens-*out.Decoded))
+			}
 		case in.Processing != nil, in.State != nil:
 			out.State = slotlog.Idle // what it says was decoded is of the last request
 		}

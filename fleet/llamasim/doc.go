@@ -17,6 +17,7 @@
 //
 //	http.go       routes, headers, the key, errors of the HTTP layer
 //	request.go    fields of the body, and which of two aliases counts
+//	errors.go     what is answered when it goes wrong
 //	chat.go       a conversation, whichever API asked: its body becomes that of a chat
 //	template.go   messages to prompt text, the final message to continue
 //	tokens.go     prompt text to tokens; no token ever merges with a neighbour

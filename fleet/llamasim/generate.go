@@ -2,8 +2,6 @@ package llamasim
 
 import (
 	"errors"
-	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -98,13 +96,13 @@ func (in *instance) generate(rp *reply, j *job) error {
 	if err != nil && rp.unwanted() {
 		err = errClientGone
 	}
-	n := 0
+	_, failed := errors.AsType[*taskError](err)
 	for _, g := range j.gens {
-		_, failed := errors.AsType[*taskError](err)
-		gone := !g.released && errors.Is(err, errClientGone)
-		if gone {
+		if !g.released && errors.Is(err, errClientGone) {
 			in.log.write('W', "srv          stop: cancel task, id_task = %d", g.task)
-			n++
+			if in.ctx.Err() == nil {
+				in.server.count(0, 1)
+			}
 		}
 		in.release(g)
 		if failed {
@@ -113,9 +111,6 @@ func (in *instance) generate(rp *reply, j *job) error {
 		}
 	}
 	in.heard()
-	if in.ctx.Err() == nil {
-		in.server.count(0, n)
-	}
 	return err
 }
 
@@ -135,37 +130,6 @@ func (in *instance) run(rp *reply, j *job) error {
 		return err
 	}
 	return in.decode(rp, j)
-}
-
-func (in *instance) tooLong(n int) *apiError {
-	if !in.can.typedLength {
-		return badRequest("the request exceeds the available context size. try increasing the context size or enable context shift")
-	}
-	return &apiError{
-		status:  http.StatusBadRequest,
-		message: fmt.Sprintf("request (%d tokens) exceeds the available context size (%d tokens), try increasing it", n, in.o.Context),
-		kind:    "exceed_context_size_error",
-		extra:   []field{{"n_prompt_tokens", n}, {"n_ctx", in.o.Context}},
-	}
-}
-
-// taskFailed logs the error of a task.
-func (in *instance) taskFailed(j *job, err *apiError) error {
-	in.log.write('E', "srv    send_error: task id = %d, error: %s", j.gens[0].task, err.message)
-	return &taskError{err}
-}
-
-// taskError was logged where it arose, the others are where they are answered.
-type taskError struct{ *apiError }
-
-func (e *taskError) Unwrap() error { return e.apiError }
-
-// failed logs a fault that the real server would log.
-func (in *instance) failed(j *job, err *faultError) error {
-	if a := err.answer(); a != nil {
-		_ = in.taskFailed(j, a)
-	}
-	return err
 }
 
 // prefill takes the prompt in, batch by batch, but for what the slot holds of it.

@@ -233,6 +233,10 @@ func notSupported(why string) *apiError {
 
 // refused answers an error that a handler threw.
 func (in *instance) refused(w http.ResponseWriter, err error) {
+	if task, ok := errors.AsType[*taskError](err); ok {
+		writeError(w, task.apiError)
+		return
+	}
 	api := serverError(err.Error())
 	errors.As(err, &api)
 	in.refusedAPI(w, api)

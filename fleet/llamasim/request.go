@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"time"
 )
 
@@ -39,40 +38,6 @@ type request struct {
 	rawTools            []json.RawMessage
 	toolChoice          string
 	toolName            string
-}
-
-// apiError is an answer of the server's own: {"error":{...}} with its status.
-type apiError struct {
-	status  int
-	message string
-	kind    string
-	extra   []field
-}
-
-func (e *apiError) Error() string { return e.message }
-
-func (e *apiError) object() fieldList {
-	inner := fieldList{{"code", e.status}, {"message", e.message}, {"type", e.kind}}
-	return fieldList{{"error", append(inner, e.extra...)}}
-}
-
-func badRequest(text string) *apiError {
-	return &apiError{status: http.StatusBadRequest, message: text, kind: "invalid_request_error"}
-}
-
-func serverError(text string) *apiError {
-	return &apiError{status: http.StatusInternalServerError, message: text, kind: "server_error"}
-}
-
-// parseError words a JSON syntax error as the real server's library does; it comes
-// back as a 500 although the client is at fault (section 5.2).
-func parseError(body []byte, err error) *apiError {
-	column, why := len(body)+1, "unexpected end of input; expected '[', '{', or a literal"
-	var syntax *json.SyntaxError
-	if errors.As(err, &syntax) && int(syntax.Offset) <= len(body) && !strings.Contains(syntax.Error(), "unexpected end") {
-		column, why = int(syntax.Offset), "invalid literal; last read: '"+string(body[max(0, syntax.Offset-1):syntax.Offset])+"'"
-	}
-	return serverError(fmt.Sprintf("[json.exception.parse_error.101] parse error at line 1, column %d: syntax error while parsing value - %s", column, why))
 }
 
 // parseBody decodes the top level; a null field is an absent one (section 1.0).

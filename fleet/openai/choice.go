@@ -75,13 +75,6 @@ type mark struct {
 // sent is the text that the present attempt was given to go on with.
 type sent struct{ content, reasoning []byte }
 
-// again is the text that the present node has to give once more, before what is new.
-type again struct {
-	content, reasoning []byte
-	noReasoning        bool // what follows it is content; the reasoning may be missing
-	came               bool // some of it did
-}
-
 // relay is the state of an answer over all attempts. Whatever has a now and a done
 // is taken first and delivered then.
 type relay struct {

@@ -32,7 +32,7 @@
 // A lost answer goes on in one of two ways. Mostly the next node is given what was
 // delivered: as a message, as items, as blocks, as a longer prompt. Where no server can
 // do that, it is asked the same again with the same seed, and what the client has is
-// compared and swallowed (again, in relay.go). Messages give back what they were given;
+// compared and swallowed (again, in record.go). Messages give back what they were given;
 // that is swallowed in the same way. docs/resume.md is the whole list.
 //
 // # Whole answers

@@ -1,0 +1,81 @@
+package fleet
+
+import (
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// calibrated makes a manager with n instances whose speeds are known.
+func calibrated(n int, placement Placement) (*Manager, *Applied) {
+	m := New()
+	a := &Applied{m: m, placer: newPlacer(placement)}
+	a.Placement = placement
+	a.Policy.defaults()
+	for k := range n {
+		x := &node{name: "n" + strconv.Itoa(k), index: k, learned: true, wanted: 1}
+		i := &instance{node: x, seed: hash(strconv.Itoa(k))}
+		i.said = Instance{Model: "m", State: StateReady, Lanes: 4, Context: 32768}
+		i.settle(NodeSpec{Rates: Rates{900 + float64(k%7), 30 + float64(k%5)}})
+		x.instances = []*instance{i}
+		a.nodes = append(a.nodes, x)
+	}
+	m.nodes = a.nodes
+	return m, a
+}
+
+// BenchmarkDecision is what happens under the lock for one request: look-up of its
+// blocks, score and reserve, and giving back.
+func BenchmarkDecision(b *testing.B) {
+	for _, n := range []int{8, 64, 256, 1000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			m, a := calibrated(n, LowestCost)
+			r := rand.New(rand.NewPCG(1, 2))
+			prompts := make([][]uint64, 64)
+			for p := range prompts {
+				prompts[p] = make([]uint64, 64)
+				for k := range prompts[p] {
+					prompts[p][k] = r.Uint64()
+				}
+				for range 4 {
+					m.warm.index.ran(m.warmID(a.nodes[r.IntN(n)].instances[0]), prompts[p], 1<<14)
+				}
+			}
+			at := 0
+			var w waiter
+			b.ReportAllocs()
+			for b.Loop() {
+				at++
+				w = waiter{Request: Request{Model: "m", Prompt: 4096, Out: 256, Blocks: prompts[at%len(prompts)]}, policy: a, cursor: at}
+				w.blocks = w.Blocks
+				c, err := m.choose(&w)
+				if c == nil {
+					b.Fatal(err)
+				}
+				c.given = true
+				c.forgetRun()
+				c.instance.held--
+				c.instance.work.readers--
+				c.instance.remove(c.share)
+			}
+		})
+	}
+}
+
+// BenchmarkScore is the scoring alone.
+func BenchmarkScore(b *testing.B) {
+	for _, n := range []int{8, 64, 256, 1000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			m, a := calibrated(n, LowestCost)
+			w := &waiter{Request: Request{Model: "m", Prompt: 4096, Out: 256}, policy: a}
+			now := time.Now()
+			able := m.search(w, now).able
+			b.ReportAllocs()
+			for b.Loop() {
+				w.cursor++
+				cheapest{}.place(m, w, able, now)
+			}
+		})
+	}
+}
