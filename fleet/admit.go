@@ -22,6 +22,7 @@ type claim struct {
 	choices  choices
 	given    bool
 	warm     warmRun
+	unload   *instance // that goes so that this one can be loaded; nil: none
 }
 
 // waiter is a request, or the rest of one, that looks for a lane.
@@ -251,6 +252,7 @@ func (m *Manager) giveBack(c *claim) {
 		return
 	}
 	c.given = true
+	c.instance.used = time.Now()
 	if c.light {
 		c.instance.light--
 	} else {
@@ -280,6 +282,7 @@ type found struct {
 	able    []candidate // up, ready and fit to serve
 	resting []candidate // as able, on nodes that fail more than others
 	other   []candidate // up and ready, but second choice: to repeat the answer, begin it anew, or go on with another build
+	cold    []*instance // not loaded, and a request loads them
 
 	known  int       // instances that serve the model, usable or not
 	widest Tokens    // of their contexts
@@ -360,6 +363,11 @@ func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
 		f.hopes(n, true)
 	case n.down != nil:
 		f.hopes(n, now.Sub(n.down.since) < w.policy.Wait)
+	case i.evicted: // it goes, and may come back
+		f.hopes(n, true)
+	case n.cold(i):
+		f.hopes(n, true)
+		f.cold = append(f.cold, i)
 	case i.State != StateReady && i.State != StateSleeping:
 		f.hopes(n, i.State == StateLoading)
 	case !like:
@@ -372,7 +380,7 @@ func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
 }
 
 func (i *instance) candidate() candidate {
-	return candidate{Instance: &i.Instance, owner: i, index: i.node.index, held: i.held, sessions: i.sessions}
+	return candidate{Instance: &i.Instance, owner: i, index: i.node.index, held: i.held + i.Leaving, sessions: i.sessions}
 }
 
 func (f *found) hopes(n *node, hope bool) {

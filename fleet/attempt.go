@@ -26,7 +26,7 @@ func (g *generation) attempt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.Model = i.Model
+	a.Model, a.Unload = i.Model, s.claim.unloads()
 	a.Patience = s.patience()
 	var t meter
 	n := s.claim.instance.node

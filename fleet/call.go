@@ -35,7 +35,7 @@ func (q *question) needs() (Needs, error) { return Needs{Done: q.done}, nil }
 func (q *question) attempt(ctx context.Context) error {
 	s := q.s
 	c := q.call
-	c.Model = s.claim.state.Model
+	c.Model, c.Unload = s.claim.state.Model, s.claim.unloads()
 	c.Patience = s.patience()
 	n := s.claim.instance.node
 	reply, err := n.link.Call(ctx, c)

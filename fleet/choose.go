@@ -26,6 +26,9 @@ func (m *Manager) choose(w *waiter) (*claim, error) {
 	}
 	m.unbind(w)
 	if len(found.able) == 0 {
+		if c := m.coldly(w, found.cold, false, now); c != nil {
+			return c, nil
+		}
 		return nil, m.nobody(w, found, now)
 	}
 	if w.Light {
@@ -33,8 +36,11 @@ func (m *Manager) choose(w *waiter) (*claim, error) {
 	}
 	m.expect(w, found.able)
 	i := w.policy.placer.place(m, w, found.able, now)
-	if i != nil && i.held < i.lanes() {
+	if i != nil && !i.full() {
 		return m.take(i, w), nil
+	}
+	if c := m.coldly(w, found.cold, true, now); c != nil {
+		return c, nil
 	}
 	m.bind(w, i)
 	w.why = &RequestError{

@@ -43,6 +43,10 @@
 // Not everything of the contract is read yet: placement does not count what a
 // request will hold (Needs.Left, Load.Ours).
 //
+// A node may offer more models than it can have loaded (a llama-server in router mode):
+// a request that is placed on one that is not loaded loads it, and says which idle one
+// goes for it, see places.go. What answers never goes.
+//
 // # Sessions
 //
 // From its admission to its end a request is listed under a random id. Operators, a

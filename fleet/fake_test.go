@@ -17,6 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type fakeLink struct {
 	mu        sync.Mutex
 	instances []Instance
+	places    int   // it loads what is asked for, so many at once; 0: what it has is loaded
 	down      error // what a probe answers; nil: it is up
 	run       func(ctx context.Context, a Assignment, take func(Event) error) error
 	ask       func(ctx context.Context, c Call) (Reply, error) // answers an OpAsk
@@ -100,7 +101,7 @@ func (l *fakeLink) Call(ctx context.Context, c Call) (Reply, error) {
 		return Reply{}, l.down
 	}
 	if c.Op == OpProbe && l.tell != nil {
-		tell, s := l.tell, NodeState{Instances: l.instances}
+		tell, s := l.tell, l.state()
 		l.mu.Unlock()
 		tell(s)
 		l.mu.Lock()
@@ -111,12 +112,16 @@ func (l *fakeLink) Call(ctx context.Context, c Call) (Reply, error) {
 func (l *fakeLink) Watch(ctx context.Context, f func(NodeState)) {
 	l.mu.Lock()
 	l.tell = f
-	up, s := l.down == nil, NodeState{Instances: l.instances}
+	up, s := l.down == nil, l.state()
 	l.mu.Unlock()
 	if up {
 		f(s)
 	}
 	<-ctx.Done()
+}
+
+func (l *fakeLink) state() NodeState {
+	return NodeState{Instances: l.instances, Places: l.places, Loads: l.places > 0}
 }
 
 func (l *fakeLink) Close(reason string) error {

@@ -34,6 +34,9 @@ type node struct {
 	peer    string    // host that it dialled in from; empty: the configuration names it
 	away    time.Time // when its link lost the connection; zero: it did not
 
+	places int  // how many instances it can have loaded; 0: no limit
+	loads  bool // it loads what a request asks for
+
 	outcomes  tally // of attempts
 	outages   tally // those that are bad
 	restUntil time.Time
@@ -70,6 +73,9 @@ type instance struct {
 	warm     warmID
 	reading  []uint32 // runs, as the index counts them, of those that have a lane
 	seed     uint64   // of ties
+
+	used    time.Time // when a request of ours ended there last
+	evicted bool      // it goes so that another is loaded, and the node did not say yet that it is gone
 }
 
 func newNode(spec NodeSpec, link Link) *node {
@@ -281,6 +287,7 @@ func (m *Manager) report(n *node, s NodeState) {
 	defer m.mu.Unlock()
 	n.learned = true
 	n.away = time.Time{}
+	n.places, n.loads = s.Places, s.Loads
 	n.hear()
 	spec := m.specOf(n)
 	for _, i := range n.instances {
@@ -293,6 +300,7 @@ func (m *Manager) report(n *node, s NodeState) {
 		m.heardOfCache(i, said)
 		i.said, i.gone = said, false
 		i.settle(spec)
+		i.evicted = i.evicted && (i.State == StateReady || i.State == StateSleeping)
 	}
 	m.owes(n, func(i *instance) bool { return !slices.Contains(known, i) })
 	if len(m.suspicious(n, time.Now())) > 0 {

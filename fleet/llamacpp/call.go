@@ -61,6 +61,7 @@ func (l *Link) answer(outer context.Context, c fleet.Call) (fleet.Reply, error) 
 	clock := newWaiting(l.answers, func() { cancel(errStalled) })
 	x := &exchange{method: c.Method, path: c.Path, accept: "application/json", contentType: c.ContentType, body: c.Body}
 	defer func() {
+		l.woke(c.Model)
 		cancel(nil)
 		clock.close()
 		x.bodies.Wait()
@@ -77,7 +78,6 @@ func (l *Link) answer(outer context.Context, c fleet.Call) (fleet.Reply, error) 
 	if err != nil && (ctx.Err() != nil || resp.StatusCode == http.StatusOK) {
 		return fleet.Reply{}, l.fault(outer, ctx, err)
 	}
-	l.woke(c.Model)
 	if len(b) > maxReply {
 		return fleet.Reply{}, declined("the model server answers more than can be handled", nil)
 	}

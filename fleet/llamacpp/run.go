@@ -153,6 +153,7 @@ func (g *generation) end() {
 	}
 	g.parting.close()
 	g.clock.close()
+	g.link.woke(g.model)
 	if g.left {
 		return
 	}

@@ -61,7 +61,7 @@ func (j *Job) Request(i fleet.Instance) (fleet.Assignment, error) {
 		return j.form.request(j.kind.path, j), nil
 	}
 	b := writer{doc: &j.doc}
-	j.writeOwn(&b)
+	j.writeOwn(&b, i)
 	switch {
 	case w == wayOn:
 		j.writeRest(&b)
@@ -75,8 +75,11 @@ var yes, no = []byte("true"), []byte("false")
 
 // writeOwn sets what every attempt needs. A path's server drops what it does not
 // know, so that only what it reads is set.
-func (j *Job) writeOwn(w *writer) {
-	if j.alias {
+func (j *Job) writeOwn(w *writer, i fleet.Instance) {
+	switch {
+	case i.Routed && !i.Serves(j.model): // the only model, whatever the client calls it
+		w.set(fieldModel, appendString(nil, []byte(i.Model)))
+	case j.alias:
 		w.set(fieldModel, appendString(nil, []byte(j.model)))
 	}
 	w.set(fieldStream, yes)
