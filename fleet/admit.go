@@ -202,6 +202,7 @@ type alike struct {
 	fingerprint string
 	features    Features
 	anew, mixed bool
+	light       bool
 	repeat      bool
 	failed      failure
 	bound       *instance
@@ -213,6 +214,7 @@ func (w *waiter) alike() alike {
 		policy: w.policy, model: w.Model, bound: w.bound,
 		fingerprint: w.needs.Fingerprint, features: w.needs.Features,
 		anew: w.needs.Anew, repeat: w.needs.Repeat, mixed: w.Mixed,
+		light: w.Light,
 	}
 	switch len(w.failed) {
 	case 0:

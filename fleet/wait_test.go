@@ -430,3 +430,36 @@ func TestTenThousandThatLeaveAtOnceLeaveNothing(t *testing.T) {
 		close(end)
 	})
 }
+
+// A light request needs no lane: it goes as soon as a node is up, whoever waits there.
+func TestLightRequestDoesNotWaitBehindOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := serving("m", 1)
+		end := make(chan struct{})
+		x.run = blocking(end)
+		x.down = &NodeLost{Cause: CauseRefused}
+		m, a := fleetOf(t, nil, x)
+		synctest.Wait()
+		l := &lineUp{t: t, m: m, a: a}
+		l.wait("one", Request{})
+		l.wait("two", Request{})
+		light := make(chan error)
+		go func() {
+			s, err := m.Admit(t.Context(), a, Request{Model: "m", Light: true})
+			if err == nil {
+				s.Close()
+			}
+			light <- err
+		}()
+		synctest.Wait()
+		x.set(func(l *fakeLink) { l.down = nil })
+		if err := <-light; err != nil {
+			t.Error(err)
+		}
+		if got := m.Queue().Waiting; got != 1 {
+			t.Errorf("got %d waiting, want one: the lane is taken", got)
+		}
+		close(end)
+		l.all.Wait()
+	})
+}
