@@ -209,11 +209,8 @@ func (j *Job) noteEventUsage(c *chunk) {
 }
 
 // noteMessageStart reads the prompt's length, of which Messages count the cached part
-// apart. Responses say it with their finish, in other words.
+// apart.
 func (f *figures) noteMessageStart(v []byte) {
-	if bytes.Contains(v, []byte("input_tokens_details")) {
-		return
-	}
 	var buf [64]byte
 	var n int64
 	s := scanner{b: v}

@@ -70,6 +70,9 @@ func serverFault(c *chunk) error {
 func (j *Job) takeChunk(c *chunk, told *fleet.Timings) error {
 	r := &j.relay
 	counted := r.noteFigures(c, told)
+	if j.kind.api == apiMessages && c.answerUsage.ok() {
+		r.cur.noteMessageStart(c.answerUsage.of(c.data))
+	}
 	switch {
 	case c.progress.ok() && !c.says():
 		if j.progress && !j.moved() {
@@ -97,9 +100,6 @@ func (r *relay) noteFigures(c *chunk, told *fleet.Timings) (counted bool) {
 		counted = r.cur.noteTimings(c.timings.val.of(c.data))
 	case told != nil:
 		r.cur.predicted, r.cur.hasMs, counted = int64(told.Predicted), false, true
-	}
-	if c.answerUsage.ok() {
-		r.cur.noteMessageStart(c.answerUsage.of(c.data))
 	}
 	if c.flat {
 		r.cur.notePrompt(c)
