@@ -34,7 +34,7 @@ func (h *Handler) askProps(_ *reply, r *http.Request, l lease, _ *share) (work, 
 	return work{
 		call: &fleet.Call{Op: fleet.OpAsk, Method: http.MethodGet, Path: path},
 		only: whitelist,
-		want: fleet.Request{Model: model, Light: true},
+		want: fleet.Request{Model: model, Light: true, Loaded: true},
 	}, nil
 }
 

@@ -367,7 +367,7 @@ func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
 		f.hopes(n, now.Sub(n.down.since) < w.policy.Wait)
 	case i.evicted: // it goes, and may come back
 		f.hopes(n, true)
-	case n.cold(i):
+	case n.cold(i) && !w.Loaded:
 		f.hopes(n, true)
 		f.cold = append(f.cold, i)
 	case i.State != StateReady && i.State != StateSleeping:

@@ -168,6 +168,9 @@ type Request struct {
 	// (tokenize, template). It does not wait for one either.
 	Light bool
 
+	// Loaded: it is a question that no model is to be loaded for.
+	Loaded bool
+
 	// Mixed: where no instance of the same fingerprint is left, another build of the
 	// model may go on with the answer.
 	Mixed bool

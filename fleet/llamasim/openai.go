@@ -47,13 +47,7 @@ func (c openAI) body() fieldList {
 }
 
 func (c openAI) message(a *answer) fieldList {
-	m := fieldList{{"role", "assistant"}}
-	content := c.content(a)
-	if len(a.calls) > 0 && content == "" {
-		m = append(m, field{"content", nil})
-	} else {
-		m = append(m, field{"content", content})
-	}
+	m := fieldList{{"role", "assistant"}, {"content", c.content(a)}}
 	if reasoning := c.reasoning(a); reasoning != "" {
 		m = append(m, field{"reasoning_content", reasoning})
 	}
