@@ -230,15 +230,20 @@ func (m *Manager) dropUnwanted() {
 	m.nodes = kept
 }
 
-// Retire lets the manager end with its last session.
+// Retire lets the manager end with its last session. Its file is free at once, for
+// the next one.
 func (m *Manager) Retire() {
 	m.mu.Lock()
 	m.retired = true
-	idle := m.sessions == 0
+	idle, size := m.sessions == 0, m.warm.size
 	m.mu.Unlock()
 	if idle {
 		m.Close()
+		return
 	}
+	m.applying.Lock()
+	defer m.applying.Unlock()
+	m.remember(WarmSpec{Size: size}, slog.New(slog.DiscardHandler))
 }
 
 // Close ends all nodes and waits for their goroutines. Requests that still run

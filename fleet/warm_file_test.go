@@ -262,6 +262,26 @@ func TestConfigurationThatFailsGivesTheFileBack(t *testing.T) {
 	})
 }
 
+// A manager that waits for its last answer does not keep the file from the next one.
+func TestRetiredManagerLeavesTheFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log logged
+		dir, prompt := t.TempDir(), somePrompt(1, 40)
+		m, a := edge(t, dir, &log)
+		s, err := m.Admit(t.Context(), a, Request{Model: "m", Blocks: prompt})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Retire()
+		next, _ := edge(t, dir, &log)
+		wantBlocks(t, next, "a", prompt, 40)
+		if n := log.warnings(); n > 0 {
+			t.Errorf("got %d warnings, want none:\n%s", n, log.b.String())
+		}
+		s.Close()
+	})
+}
+
 func TestProcessesThatStartAtOnceShareTheKey(t *testing.T) {
 	var log logged
 	dir := t.TempDir()
