@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"testing"
@@ -25,41 +26,41 @@ func calibrated(n int, placement Placement) (*Manager, *Applied) {
 	return m, a
 }
 
-// BenchmarkDecision is what happens under the lock for one request: look-up of its
-// blocks, score and reserve, and giving back.
+// BenchmarkDecision is what happens under the lock for one request: search, score and
+// reserve, and giving back; with blocks, the index of caches is asked and told, too.
 func BenchmarkDecision(b *testing.B) {
-	for _, n := range []int{8, 64, 256, 1000} {
-		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			m, a := calibrated(n, LowestCost)
-			r := rand.New(rand.NewPCG(1, 2))
-			prompts := make([][]uint64, 64)
-			for p := range prompts {
-				prompts[p] = make([]uint64, 64)
-				for k := range prompts[p] {
-					prompts[p][k] = r.Uint64()
-				}
-				for range 4 {
-					m.warm.index.ran(m.warmID(a.nodes[r.IntN(n)].instances[0]), prompts[p], 1<<14)
-				}
-			}
-			at := 0
-			var w waiter
-			b.ReportAllocs()
-			for b.Loop() {
-				at++
-				w = waiter{Request: Request{Model: "m", Prompt: 4096, Out: 256, Blocks: prompts[at%len(prompts)]}, policy: a, cursor: at}
-				w.blocks = w.Blocks
-				c, err := m.choose(&w)
-				if c == nil {
-					b.Fatal(err)
-				}
-				c.given = true
-				c.forgetRun()
-				c.instance.held--
-				c.instance.work.readers--
-				c.instance.remove(c.share)
-			}
-		})
+	for _, blocks := range []int{0, 64} {
+		for _, n := range []int{8, 64, 256, 1000} {
+			b.Run(fmt.Sprintf("blocks=%d/nodes=%d", blocks, n), func(b *testing.B) { benchmarkDecision(b, n, blocks) })
+		}
+	}
+}
+
+func benchmarkDecision(b *testing.B, nodes, blocks int) {
+	m, a := calibrated(nodes, LowestCost)
+	r := rand.New(rand.NewPCG(1, 2))
+	prompts := make([][]uint64, 64)
+	for p := range prompts {
+		prompts[p] = blocksOf(blocks, uint64(p))
+		for range 4 {
+			m.warm.index.ran(m.warmID(a.nodes[r.IntN(nodes)].instances[0]), prompts[p], 1<<14)
+		}
+	}
+	at := 0
+	var w waiter
+	b.ReportAllocs()
+	for b.Loop() {
+		at++
+		w = waiter{Request: Request{Model: "m", Prompt: 4096, Out: 256, Blocks: prompts[at%len(prompts)]}, policy: a, cursor: at}
+		w.blocks = w.Blocks
+		c, err := m.choose(&w)
+		if c == nil {
+			b.Fatal(err)
+		}
+		c.forgetRun()
+		c.instance.held--
+		c.instance.work.readers--
+		c.instance.remove(c.share)
 	}
 }
 

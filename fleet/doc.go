@@ -40,8 +40,12 @@
 // Requests that find no lane stand in the [queue]. Whoever changes what placement sees
 // calls Manager.pump, which offers what is free to those that wait, in their order.
 //
-// Not everything of the contract is read yet: placement does not count what a
-// request will hold (Needs.Left, Load.Ours).
+// A decision passes through pure parts: a [candidate] and the request make an outlook,
+// an outlook has a cost in seconds, the least of which wins (cheapest; the other
+// policies rank). What it is made of is learned: work counts what our requests have an
+// instance do, estimate its speed, modelFigures the lengths of prompts and answers,
+// endings what comes after a prompt's last block. The simulated fleet of the tests
+// drives all of it through the Manager.
 //
 // A node may offer more models than it can have loaded (a llama-server in router mode):
 // a request that is placed on one that is not loaded loads it, and says which idle one

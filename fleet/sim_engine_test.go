@@ -42,7 +42,7 @@ type simTask struct {
 	left   int // tokens to write
 
 	began, first, end time.Duration // -1: not yet
-	done              chan struct{} // gets a value at the first token and one at the end
+	token, over       chan struct{} // closed at the first token and at the end
 }
 
 type simSlot struct {
@@ -98,7 +98,7 @@ func (e *simEngine) advance() {
 		s.task.unread -= e.amounts[i]
 		if s.task.unread <= 0 {
 			s.task.first = now
-			s.task.done <- struct{}{}
+			close(s.task.token)
 			e.wrote(s, 1, now)
 		}
 	}
@@ -115,7 +115,7 @@ func (e *simEngine) wrote(s *simSlot, n int, now time.Duration) {
 		t.end = now
 		s.task, s.seq, s.used = nil, t.whole, now
 		e.occupied--
-		t.done <- struct{}{}
+		close(t.over)
 	}
 }
 

@@ -49,13 +49,11 @@ func (w *simWorld) take(body []byte) *simTask {
 func (n *simNode) Run(ctx context.Context, a Assignment, take func(Event) error) error {
 	t := n.world.take(a.Body)
 	n.tasks <- t
-	<-t.done
+	<-t.token
 	if err := take(Event{Kind: EventData}); err != nil {
 		return err
 	}
-	if t.end < 0 {
-		<-t.done
-	}
+	<-t.over
 	return take(Event{Kind: EventData, Timings: &Timings{
 		Cached:             Tokens(t.cached),
 		Prompt:             Tokens(t.in - t.cached),
@@ -209,7 +207,7 @@ func simSource(seed int64, nodes int) *rand.Rand {
 
 func simAsk(m *Manager, a *Applied, w *simWorld, session uint64, turn simTurn) (simAnswer, error) {
 	began := time.Now()
-	task := &simTask{prompt: turn.prompt, whole: turn.whole, in: turn.in, out: turn.out, done: make(chan struct{}, 2)}
+	task := &simTask{prompt: turn.prompt, whole: turn.whole, in: turn.in, out: turn.out, token: make(chan struct{}), over: make(chan struct{})}
 	blocks := make([]uint64, 0, len(turn.prompt)/2)
 	for i := 1; i < len(turn.prompt); i += 2 { // of 256 bytes, 4 bytes a token
 		blocks = append(blocks, turn.prompt[i])
