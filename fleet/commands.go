@@ -23,10 +23,13 @@ var (
 
 	// ErrBusy: the session could not be reached in time, for its client does not read.
 	ErrBusy = errors.New("its client does not read what it got, so that nobody knows how far it is")
+
+	// ErrSlow: the session was told, and has not left its node yet.
+	ErrSlow = errors.New("it was told, and has not left its node yet")
 )
 
 // commandLimit is how long a command waits until a session that is just writing to its
-// client can be reached.
+// client can be reached, and until it has left its node.
 const commandLimit = 5 * time.Second
 
 // command is what ends an attempt that did not fail: the request goes on by it.
@@ -80,7 +83,7 @@ func (s *Session) abort(why *RequestError) {
 // ten minutes and the policy's wait after it began.
 //
 // Errors: [ErrUnknownSession], [ErrWrongState] (it waits for a lane), [ErrFixed],
-// [ErrBusy].
+// [ErrBusy], and [ErrSlow], after which it is parked all the same.
 func (m *Manager) Park(ctx context.Context, id string) error {
 	s := m.session(id)
 	if s == nil {
@@ -141,8 +144,11 @@ func (s *Session) give(ctx context.Context, o *command, prepare func(Needs) erro
 	select {
 	case <-o.followed:
 		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+	case <-limited.Done():
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return ErrSlow
 	}
 }
 

@@ -384,6 +384,34 @@ func TestClientThatDoesNotReadHoldsUpNoOperator(t *testing.T) {
 	})
 }
 
+func TestNodeThatLetsGoLateHoldsUpNoOperator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, y := serving("m", 1), serving("m", 1, "two.")
+		x.run = func(ctx context.Context, a Assignment, take func(Event) error) error {
+			if err := saying("one")(ctx, a, take); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			time.Sleep(20 * time.Second)
+			return take(Event{Kind: EventData, Data: []byte("too late")})
+		}
+		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y)
+		synctest.Wait()
+		ended := running(m, a, Request{}, &fakeJob{})
+		id := only(t, m).ID
+		if err := m.Move(t.Context(), id); !errors.Is(err, ErrSlow) {
+			t.Errorf("got %v, want %v", err, ErrSlow)
+		}
+		if err := m.Park(t.Context(), id); !errors.Is(err, ErrWrongState) {
+			t.Errorf("a second command: got %v, want %v", err, ErrWrongState)
+		}
+		if got := <-ended; got.text != "one two. [done]" || got.err != nil || got.record.Moves != 1 {
+			t.Errorf("got %+v", got)
+		}
+		quietNow(t, m)
+	})
+}
+
 func TestAnotherBuildGoesOnOnlyIfMixed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, mixed := range []bool{false, true} {

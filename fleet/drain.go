@@ -176,12 +176,12 @@ func (m *Manager) moveOff(ctx context.Context, s *Session, n *node, d *drain, la
 	err := s.give(ctx, c, prepare)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err == nil {
+	if err == nil || errors.Is(err, ErrSlow) {
 		d.moved++
 		return
 	}
-	stays := s.ended || s.claim.given || s.claim.instance.node != n
-	if !late || ctx.Err() != nil || stays || s.quit != nil {
+	leaves := s.command != nil || s.ended || s.claim.given || s.claim.instance.node != n
+	if !late || ctx.Err() != nil || leaves || s.quit != nil {
 		return
 	}
 	d.ended++
