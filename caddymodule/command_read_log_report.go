@@ -80,13 +80,13 @@ func printChanges(w io.Writer, r logReport) error {
 	at := r.At.Format(time.TimeOnly)
 	for _, p := range r.Ports {
 		if len(p.Slots) == 0 {
-			if _, err := fmt.Fprintf(w, "%s  port %d  no slots\n", at, p.Port); err != nil {
+			if _, err := fmt.Fprintf(w, "%s  %s  no slots\n", at, portText(p.Port)); err != nil {
 				return err
 			}
 		}
 		for _, s := range p.Slots {
-			_, err := fmt.Fprintf(w, "%s  port %d  slot %d  %-10s  task %s  context %s  generated %s  %s tokens/s\n",
-				at, p.Port, s.Slot, s.State, taskText(s.Task), tokensText(s.PromptTokens), tokensText(s.Decoded), rateText(s.RateTps))
+			_, err := fmt.Fprintf(w, "%s  %s  slot %d  %-10s  task %s  context %s  generated %s  %s tokens/s\n",
+				at, portText(p.Port), s.Slot, s.State, taskText(s.Task), tokensText(s.PromptTokens), tokensText(s.Decoded), rateText(s.RateTps))
 			if err != nil {
 				return err
 			}

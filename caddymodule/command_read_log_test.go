@@ -48,7 +48,7 @@ func TestReadLogPrintsFinalSlots(t *testing.T) {
 		"0.00.001.600 I slot print_timing: id  1 | task 9 | prompt eval time = 12 strange words",
 	)
 	got := readLog(t, logCommand{path: path})
-	for _, want := range []string{"port 1\n", "decode", "1,234", "100 tokens generated", "5 lines read"} {
+	for _, want := range []string{"port unknown\n", "decode", "1,234", "100 tokens generated", "5 lines read"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the output has no %q:\n%s", want, got)
 		}

@@ -15,7 +15,7 @@ import (
 // by a tabwriter.
 func printPorts(w io.Writer, ports []slotlog.PortState) {
 	for _, p := range ports {
-		fmt.Fprintf(w, "port %d%s\n", p.Port, aboutPort(p))
+		fmt.Fprintf(w, "%s%s\n", portText(p.Port), aboutPort(p))
 		if len(p.Slots) > 0 {
 			fmt.Fprintln(w, "  SLOT\tSTATE\tTASK\tCONTEXT\tPROMPT\tCACHED\tGENERATED\tTOKENS/S\tNOTE")
 		}
@@ -30,6 +30,14 @@ func printPorts(w io.Writer, ports []slotlog.PortState) {
 	if len(ports) == 0 {
 		fmt.Fprint(w, "no slots seen\n\n")
 	}
+}
+
+// portText names a server. Where a log never says a port, slotlog calls its server 1.
+func portText(port int) string {
+	if port == 1 {
+		return "port unknown"
+	}
+	return fmt.Sprintf("port %d", port)
 }
 
 // detailOf is what else is known of a slot.
