@@ -97,7 +97,7 @@ func shapeOf(line []byte) string {
 	return printable(b.String())
 }
 
-func (v *logView) feed(b []byte, at time.Time) { v.reader.Feed(b, at, v.tracker.Apply) }
+func (v *logView) feed(b []byte, at time.Time) { v.reader.FeedTo(v.tracker, b, at) }
 
 // view is the reading that counts.
 func (r *logReading) view() *logView {

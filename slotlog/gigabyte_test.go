@@ -26,7 +26,7 @@ func readWhole(path string) error {
 	buf := make([]byte, 256<<10)
 	for {
 		n, err := f.Read(buf)
-		r.Feed(buf[:n], time.Now(), tr.Apply)
+		r.FeedTo(tr, buf[:n], time.Now())
 		if err == io.EOF {
 			break
 		}

@@ -38,10 +38,12 @@ type Reader struct {
 	skipping bool   // the rest of the line in part is too long, or unwanted
 
 	emit  func(Event) // of the Feed that runs
+	to    *Tracker    // of the FeedTo that runs, else nil
 	event Event       // scratch: of a line about a slot; Time is set for each chunk
 	rec   record      // scratch
 
-	library []byte // scratch: how the last line of a library began
+	library     []byte // scratch: how the last line of a library began
+	libraryWord uint64 // its first eight bytes
 
 	texts  [maxNesting + 1][]byte // scratch: what objects held, and lines without colours
 	joined [2][]byte              // parts of lines that a collector cut, by stream
@@ -71,14 +73,26 @@ func (r *Reader) Stats() Stats { return r.stats }
 // line that says something. It keeps no reference to chunk; emit must not call
 // the reader.
 func (r *Reader) Feed(chunk []byte, at time.Time, emit func(Event)) {
+	r.emit = emit
+	r.feed(chunk, at)
+	r.emit = nil
+}
+
+// FeedTo is Feed with the tracker's Apply, but hands events over without a copy.
+func (r *Reader) FeedTo(t *Tracker, chunk []byte, at time.Time) {
+	r.to = t
+	r.feed(chunk, at)
+	r.to = nil
+}
+
+func (r *Reader) feed(chunk []byte, at time.Time) {
 	r.stats.Bytes += uint64(len(chunk))
-	r.event.Time, r.emit = at, emit
+	r.event.Time = at
 	if r.coding.plain {
 		r.split(chunk)
 	} else {
 		r.coding.decode(chunk, r.split)
 	}
-	r.emit = nil
 }
 
 // split cuts text into lines.
@@ -169,7 +183,15 @@ func (r *Reader) line(b []byte) {
 // say emits an event that is about no slot of its own.
 func (r *Reader) say(e Event) {
 	e.Seq, e.Time = r.stats.Lines, r.event.Time
-	r.emit(e)
+	r.tell(&e)
+}
+
+func (r *Reader) tell(e *Event) {
+	if r.to != nil {
+		r.to.apply(e)
+	} else {
+		r.emit(*e)
+	}
 }
 
 // about is an event of a process that names no slot.
