@@ -10,31 +10,31 @@ func eight(b []byte, i int) uint64 { return binary.LittleEndian.Uint64(b[i : i+8
 // eightOf is the number that eight letters are.
 func eightOf(s string) uint64 { return eight([]byte(s), 0) }
 
-// quick reads the lines that make up nearly all of a log: those of a server that is
-// known already, in a shape that it has shown, with nothing around them. done is
-// false for every other line, of which nothing is decided here.
-func (r *Reader) quick(b []byte) (known, done bool) {
+// quick reads a line, and reports whether it is known. Here are the lines that make up
+// nearly all of a log: those of a server that is known already, in a shape that it has
+// shown, with nothing around them. All others go the long way, and so would these.
+func (r *Reader) quick(b []byte) (known bool) {
 	if len(b) < 20 || b[len(b)-1] <= '\r' {
-		return false, false
+		return r.open(b, wrapping{})
 	}
 	p, i := r.cur, 0
 	if b[0] == '[' {
 		if p == nil || p.printed != eight(b, 0) {
 			if p = r.marked(b); p == nil {
-				return false, false
+				return r.open(b, wrapping{})
 			}
 		}
 		i = 8
 	} else if p == nil || p.mark != 0 {
 		if p = r.memo[0]; p == nil || p.mark != 0 {
-			return false, false
+			return r.open(b, wrapping{})
 		}
 		p.heard, r.cur = r.stats.Lines, p
 	}
 	shape, clock := shapeBare, p.clock
 	if isDigit(b[i]) {
 		if clock, i = clockAt(b, i); i == 0 || !p.goesOn(clock) || !isLevel(b, i) {
-			return false, false
+			return r.open(b, wrapping{})
 		}
 		i += 2
 		shape = shapeClock
@@ -42,22 +42,25 @@ func (r *Reader) quick(b []byte) (known, done bool) {
 	if p.shape == shape {
 		if f, next := frameAt(b, i); next > 0 {
 			p.believed(clock)
-			return r.slotLine(p, f, b[next:]), true
+			return r.slotLine(p, f, b[next:])
 		}
 		if isService(b, i) {
 			p.believed(clock)
 			p.header.open = false
 			r.serviceLine(p, b[i+serviceWidth:])
-			return true, true
+			return true
 		}
 	}
-	if shape != shapeBare {
-		return false, false
+	if shape == shapeBare {
+		if p.header.open {
+			if p.shape == shape && (r.blockLine(p, b[i:]) || hasPrefix(b[skipBlanks(b, i):], "total time = ")) {
+				return true
+			}
+		} else if i == 0 && r.isLibraryLine(b) {
+			return p.shape == shape
+		}
 	}
-	if p.header.open {
-		return true, p.shape == shapeBare && (r.blockLine(p, b[i:]) || hasPrefix(b[skipBlanks(b, i):], "total time = "))
-	}
-	return p.shape == shapeBare, i == 0 && r.isLibraryLine(b)
+	return r.open(b, wrapping{})
 }
 
 func (p *process) believed(clock int64) {
@@ -100,11 +103,22 @@ func (r *Reader) marked(b []byte) *process {
 	return p
 }
 
+// library is how the last line of one began: its `name: ` of 8 to 24 bytes, in three
+// words that may overlap. Such lines come in rows.
+type library struct {
+	n                int // 0: none
+	head, body, tail uint64
+}
+
+func libraryOf(b []byte, n int) library {
+	return library{n: n, head: eight(b, 0), body: eight(b, min(8, n-8)), tail: eight(b, n-8)}
+}
+
 // isLibraryLine knows a line of a library under the server, unless its name could be a
-// collector's column, or that of a function of the server. Such lines come in rows.
+// collector's column, or that of a function of the server.
 func (r *Reader) isLibraryLine(b []byte) bool {
-	n := len(r.library)
-	if n < 8 || len(b) <= n || eight(b, 0) != r.libraryWord || string(b[:n]) != string(r.library) {
+	n := r.library.n
+	if n == 0 || len(b) <= n || libraryOf(b, n) != r.library {
 		if c := b[0]; c != '_' && (c < 'a' || c > 'z') {
 			return false
 		}
@@ -112,7 +126,10 @@ func (r *Reader) isLibraryLine(b []byte) bool {
 		if n == 0 || n >= len(b) || hasPrefix(b, "main: ") || hasPrefix(b, "print_timings: ") {
 			return false
 		}
-		r.library, r.libraryWord = append(r.library[:0], b[:n]...), eight(b, 0)
+		r.library = library{}
+		if n >= 8 && n <= 24 {
+			r.library = libraryOf(b, n)
+		}
 	}
 	for _, c := range b[n:] {
 		if c != ' ' {

@@ -42,15 +42,13 @@ type Reader struct {
 	event Event       // scratch: of a line about a slot; Time is set for each chunk
 	rec   record      // scratch
 
-	library     []byte // scratch: how the last line of a library began
-	libraryWord uint64 // its first eight bytes
+	library library
 
 	texts  [maxNesting + 1][]byte // scratch: what objects held, and lines without colours
 	joined [2][]byte              // parts of lines that a collector cut, by stream
 
 	stats         Stats
-	recent        int // lines of late, halved now and then
-	recentUnknown int
+	recentUnknown uint64 // of the lines of late, halved now and then
 
 	era
 }
@@ -110,20 +108,19 @@ func (r *Reader) split(chunk []byte) {
 		}
 		r.part, r.skipping = r.part[:0], false
 	}
-	for len(chunk) > 0 {
-		i := bytes.IndexByte(chunk, '\n')
-		if i < 0 {
-			r.hold(chunk)
+	for start := 0; start < len(chunk); {
+		n := bytes.IndexByte(chunk[start:], '\n')
+		if n < 0 {
+			r.hold(chunk[start:])
 			return
 		}
-		line := chunk[:i]
-		chunk = chunk[i+1:]
-		if i > 0 && line[0] == 0 {
-			line = bytes.TrimLeft(line, "\x00")
-		}
-		if len(line) > r.maxLine {
-			r.stats.Long++
-			line = line[:r.maxLine]
+		line := chunk[start : start+n]
+		start += n + 1
+		if n > r.maxLine || n > 0 && line[0] == 0 {
+			if line = bytes.TrimLeft(line, "\x00"); len(line) > r.maxLine {
+				r.stats.Long++
+				line = line[:r.maxLine]
+			}
 		}
 		r.line(line)
 	}
@@ -157,24 +154,32 @@ func (r *Reader) Cut(inLine bool) {
 	r.era.cut()
 }
 
+// lately is how many lines count in full when a log is judged; older ones count half,
+// a quarter and so on.
+const lately = 128
+
 // Degraded reports whether most of the last lines have no known shape: the log
 // of another program, or of a build that prints differently.
 func (r *Reader) Degraded() bool {
-	return r.recent >= 20 && r.recentUnknown*4 > r.recent*3
+	recent := r.stats.Lines
+	if recent >= 2*lately {
+		recent = lately + recent%lately
+	}
+	return recent >= 20 && r.recentUnknown*4 > recent*3
+}
+
+func (r *Reader) forgetUnknown() {
+	if r.stats.Lines >= 2*lately {
+		r.recentUnknown /= 2
+	}
 }
 
 // line handles one whole line, without its line feed.
 func (r *Reader) line(b []byte) {
-	r.stats.Lines++
-	if r.recent++; r.recent >= 256 {
-		r.recent /= 2
-		r.recentUnknown /= 2
+	if r.stats.Lines++; r.stats.Lines&(lately-1) == 0 {
+		r.forgetUnknown()
 	}
-	known, done := r.quick(b)
-	if !done {
-		known = r.open(b, wrapping{})
-	}
-	if !known {
+	if !r.quick(b) {
 		r.stats.Unknown++
 		r.recentUnknown++
 	}

@@ -158,6 +158,9 @@ func cutBetween(b []byte, prefix, mark string) ([]byte, bool) {
 		return nil, false
 	}
 	rest := b[len(prefix):]
+	if !bytes.Contains(rest, []byte(mark)) { // which is found faster than the last one
+		return nil, false
+	}
 	i := bytes.LastIndex(rest, []byte(mark))
 	if i < 0 {
 		return nil, false

@@ -287,7 +287,7 @@ func (e *Event) readRare(msg []byte) {
 }
 
 // indexAfter returns where b goes on behind the first of the words at or after i; 0:
-// they are not there. They end in "= ", which few other words do.
+// they are not there. The words end in "= ", of which a message has few.
 func indexAfter(b []byte, i int, words string) int {
 	for start := i; ; {
 		j := bytes.IndexByte(b[i:], '=')
