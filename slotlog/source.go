@@ -195,6 +195,14 @@ func (s *Source) TakeGeneratedTokens() int64 {
 	return n
 }
 
+// TakeRecords returns the tasks that ended since the last call; see
+// [Tracker.TakeRecords]. One caller alone should take them.
+func (s *Source) TakeRecords() []RequestRecord {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tracker.TakeRecords()
+}
+
 // feed takes the next bytes of the log. Old bytes are from before the start.
 func (s *Source) feed(b []byte, at time.Time, old bool) {
 	s.mu.Lock()
@@ -206,6 +214,8 @@ func (s *Source) feed(b []byte, at time.Time, old bool) {
 	}
 	if old {
 		s.tracker.TakeGeneratedTokens()
+		s.tracker.TakeRecords()
+		s.tracker.TakeRecords() // those that waited for their timings
 	}
 	s.signal()
 }
