@@ -23,7 +23,7 @@ func readWhole(path string) error {
 	}
 	defer f.Close()
 	r, tr := NewReader(SourceOptions{}), NewTracker()
-	buf := make([]byte, 256<<10)
+	buf := make([]byte, chunkBytes)
 	for {
 		n, err := f.Read(buf)
 		r.FeedTo(tr, buf[:n], time.Now())
