@@ -153,7 +153,7 @@ func (c logCommand) tail(ctx context.Context, read *logReading) error {
 			}
 		}
 		r := logReport{At: now, Change: true, Ports: read.changed.of(onlyPort(snap.Ports, c.port))}
-		r.Tokens = s.TakeGeneratedTokens()
+		r.Tokens, r.Requests = s.TakeGeneratedTokens(), requestsOf(s.TakeRecords(), c.port)
 		if err := c.print(c.out, r); err != nil {
 			return err
 		}

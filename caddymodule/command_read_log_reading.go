@@ -97,7 +97,7 @@ func shapeOf(line []byte) string {
 	return printable(b.String())
 }
 
-func (v *logView) feed(b []byte, at time.Time) { v.reader.Feed(b, at, v.tracker.Apply) }
+func (v *logView) feed(b []byte, at time.Time) { v.reader.FeedTo(v.tracker, b, at) }
 
 // view is the reading that counts.
 func (r *logReading) view() *logView {
@@ -122,7 +122,7 @@ func (r *logReading) report(now time.Time) logReport {
 	ports := onlyPort(v.tracker.Report(now), r.port)
 	r.changed.of(ports)
 	return logReport{
-		At: now, Ports: ports, Tokens: v.tracker.TakeGeneratedTokens(),
+		At: now, Ports: ports, Tokens: v.tracker.TakeGeneratedTokens(), Requests: requestsOf(v.tracker.TakeRecords(), r.port),
 		logCounts: &logCounts{
 			Lines: st.Lines, Understood: st.Lines - st.Unknown, Unknown: st.Unknown,
 			Degraded: v.reader.Degraded(), UnknownShapes: append([]string{}, r.shapes...),
@@ -133,7 +133,15 @@ func (r *logReading) report(now time.Time) logReport {
 // changes is what became different since the last call.
 func (r *logReading) changes(now time.Time) logReport {
 	v := r.view()
-	return logReport{At: now, Change: true, Ports: r.changed.of(onlyPort(v.tracker.Report(now), r.port))}
+	return logReport{
+		At: now, Change: true, Ports: r.changed.of(onlyPort(v.tracker.Report(now), r.port)),
+		Requests: requestsOf(v.tracker.TakeRecords(), r.port),
+	}
+}
+
+// requestsOf are those of one port; 0: all.
+func requestsOf(list []slotlog.RequestRecord, port int) []slotlog.RequestRecord {
+	return slices.DeleteFunc(list, func(q slotlog.RequestRecord) bool { return port != 0 && q.Port != port })
 }
 
 func onlyPort(list []slotlog.PortState, port int) []slotlog.PortState {

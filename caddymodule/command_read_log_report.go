@@ -20,6 +20,9 @@ type logReport struct {
 	Ports  []slotlog.PortState `json:"ports"`
 	Tokens int64               `json:"generated_tokens"`
 
+	// Requests are the tasks that ended since the last report, the last 1024 at most.
+	Requests []slotlog.RequestRecord `json:"requests,omitempty"`
+
 	*logCounts // nil with Change
 }
 
@@ -35,7 +38,9 @@ type logCounts struct {
 }
 
 // empty reports whether there is nothing to print.
-func (r logReport) empty() bool { return r.Change && len(r.Ports) == 0 && r.Tokens == 0 }
+func (r logReport) empty() bool {
+	return r.Change && len(r.Ports) == 0 && r.Tokens == 0 && len(r.Requests) == 0
+}
 
 // printSlotsJSON prints a report as one line.
 func printSlotsJSON(w io.Writer, r logReport) error {
@@ -75,7 +80,7 @@ func printSlots(w io.Writer, r logReport) error {
 	return t.Flush()
 }
 
-// printChanges prints a line for each slot that changed.
+// printChanges prints a line for each slot that changed and for each task that ended.
 func printChanges(w io.Writer, r logReport) error {
 	at := r.At.Format(time.TimeOnly)
 	for _, p := range r.Ports {
@@ -90,6 +95,13 @@ func printChanges(w io.Writer, r logReport) error {
 			if err != nil {
 				return err
 			}
+		}
+	}
+	for _, q := range r.Requests {
+		_, err := fmt.Fprintf(w, "%s  port %d  slot %d  task %d ended: %s  prompt %s  generated %s  %s tokens/s\n",
+			at, q.Port, q.Slot, q.Task, q.Outcome, tokensText(q.PromptTokens), tokensText(q.Generated), rateText(q.Rate))
+		if err != nil {
+			return err
 		}
 	}
 	return nil

@@ -154,10 +154,12 @@ func TestReadLogFollows(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := f.WriteString("0.00.001.500 I slot      release: id  0 | task 7 | stop processing: n_tokens = 77, truncated = 0\n"); err != nil {
+	const timing = "0.00.001.499 I slot print_timing: id  0 | task 7 |        eval time =     409.00 ms /    60 tokens (    6.82 ms per token,   146.70 tokens per second)\n"
+	if _, err := f.WriteString(timing + "0.00.001.500 I slot      release: id  0 | task 7 | stop processing: n_tokens = 77, truncated = 0\n"); err != nil {
 		t.Fatal(err)
 	}
 	out.await(t, "slot 0  idle        task -  context 77")
+	out.await(t, "slot 0  task 7 ended: done  prompt 18  generated 60  146.7 tokens/s")
 	stop()
 	if err := <-ended; err != nil {
 		t.Errorf("interrupted, it ended with %v", err)
@@ -204,20 +206,24 @@ func (w *watched) await(t *testing.T, what string) {
 // The captures of busy servers end with every slot idle, and with the tokens that the
 // clients got. Of requests whose client left, neither prints a count.
 func TestReadLogOfABusyServerEndsIdleWithEveryToken(t *testing.T) {
-	for path, want := range map[string]struct{ tokens, lines int }{
-		busyLog:                              {900 + 300 + 150 + 40 + 60 + 2*50, 77},
-		"../slotlog/testdata/busy-b6673.log": {900 + 300 + 150 + 40 + 60, 224},
+	for path, want := range map[string]struct{ tokens, lines, requests int }{
+		busyLog:                              {900 + 300 + 150 + 40 + 60 + 2*50, 77, 9},
+		"../slotlog/testdata/busy-b6673.log": {900 + 300 + 150 + 40 + 60, 224, 7},
 	} {
 		var r struct {
 			Ports []struct {
 				Slots []struct{ State string }
 			}
-			Tokens int `json:"generated_tokens"`
-			Lines  int
+			Tokens   int `json:"generated_tokens"`
+			Lines    int
+			Requests []struct{ Outcome string }
 		}
 		decode(t, readLog(t, logCommand{path: path, print: printSlotsJSON}), &r)
 		if r.Tokens != want.tokens || r.Lines != want.lines {
 			t.Errorf("%s: got %d tokens in %d lines, want %d in %d", path, r.Tokens, r.Lines, want.tokens, want.lines)
+		}
+		if len(r.Requests) != want.requests {
+			t.Errorf("%s: got %d requests, want %d", path, len(r.Requests), want.requests)
 		}
 		idle := 0
 		for _, s := range r.Ports[0].Slots {

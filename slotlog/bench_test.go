@@ -49,11 +49,11 @@ func BenchmarkFeed(b *testing.B) {
 func BenchmarkFeedAndApply(b *testing.B) {
 	chunk := slotLines(b, "testdata/busy-0.4.0.log", 256<<10)
 	r, tr := NewReader(SourceOptions{}), NewTracker()
-	at, apply := time.Now(), tr.Apply
+	at := time.Now()
 	b.SetBytes(int64(len(chunk)))
 	b.ReportAllocs()
 	for b.Loop() {
-		r.Feed(chunk, at, apply)
+		r.FeedTo(tr, chunk, at)
 	}
 }
 

@@ -41,6 +41,8 @@ type process struct {
 	heard uint64 // the first of the lines in a row that it spoke last
 	mark  int    // the printed port, 0 for lines without a mark
 
+	printed uint64 // its mark as it stood before its last line in a row
+
 	shape shape // what its lines have shown
 	bare  int   // lines of another one since
 
@@ -101,7 +103,7 @@ func (r *Reader) process(mark int) *process {
 			r.makeRoom()
 		}
 		r.unmemo(p)
-		p.mark = mark
+		p.mark, p.printed = mark, 0
 		r.memo[mark&7] = p
 	}
 	if p != r.cur {

@@ -33,6 +33,23 @@ var failures = []struct {
 
 // backendFailure knows the lines of a server that fails at a batch or at its start.
 func backendFailure(msg []byte) (f Failure, ok bool) {
+	switch msg[0] {
+	case 'f':
+		return failedTo(msg)
+	case 'd', 'p':
+		if hasPrefix(msg, "decode() failed: ") || hasPrefix(msg, "pre_decode() failed: ") || hasPrefix(msg, "post_decode() failed: ") {
+			if f = failureOf(msg[bytes.IndexByte(msg, ':'):]); f == FailureOther {
+				f = FailureDecode
+			}
+			return f, true
+		}
+	case 'e':
+		return FailureLoad, hasPrefix(msg, "exiting due to model loading error")
+	}
+	return "", false
+}
+
+func failedTo(msg []byte) (f Failure, ok bool) {
 	switch {
 	case hasPrefix(msg, "failed to find free space in the KV cache"):
 		return FailureCache, true
@@ -41,14 +58,8 @@ func backendFailure(msg []byte) (f Failure, ok bool) {
 			return FailureCache, true
 		}
 		return FailureDecode, true
-	case hasPrefix(msg, "decode() failed: "), hasPrefix(msg, "pre_decode() failed: "), hasPrefix(msg, "post_decode() failed: "):
-		if f = failureOf(msg[bytes.IndexByte(msg, ':'):]); f == FailureOther {
-			f = FailureDecode
-		}
-		return f, true
 	case hasPrefix(msg, "failed to load model"), hasPrefix(msg, "failed to load draft model"),
-		hasPrefix(msg, "failed to load multimodal model"), hasPrefix(msg, "failed to create_context with model"),
-		hasPrefix(msg, "exiting due to model loading error"):
+		hasPrefix(msg, "failed to load multimodal model"), hasPrefix(msg, "failed to create_context with model"):
 		return FailureLoad, true
 	}
 	return "", false

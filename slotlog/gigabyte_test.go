@@ -23,10 +23,10 @@ func readWhole(path string) error {
 	}
 	defer f.Close()
 	r, tr := NewReader(SourceOptions{}), NewTracker()
-	buf := make([]byte, 256<<10)
+	buf := make([]byte, chunkBytes)
 	for {
 		n, err := f.Read(buf)
-		r.Feed(buf[:n], time.Now(), tr.Apply)
+		r.FeedTo(tr, buf[:n], time.Now())
 		if err == io.EOF {
 			break
 		}

@@ -60,7 +60,7 @@ func (r *Reader) slotLine(p *process, f Frame, msg []byte) bool {
 		}
 		p.settle(e)
 	}
-	r.emit(*e)
+	r.tell(e)
 	return known
 }
 
@@ -94,9 +94,6 @@ func (r *Reader) bareLine(p *process, b []byte, w wrapping) bool {
 		return true
 	}
 	if n := libraryName(b); n > 0 && !hasPrefix(b, "print_timings: ") {
-		if w == (wrapping{}) {
-			r.library = append(r.library[:0], b[:n]...)
-		}
 		return p.shape == shapeBare
 	}
 	if known, cut := isWrapperLine(b); known {
@@ -148,7 +145,7 @@ func (r *Reader) blockLine(p *process, b []byte) bool {
 			e.Kind, e.Own = KindLate, false
 		}
 	}
-	r.emit(*e)
+	r.tell(e)
 	return true
 }
 
@@ -184,7 +181,7 @@ func (r *Reader) recordLine(p *process) {
 		rec.event(e)
 		r.stats.Framed++
 		p.settle(e)
-		r.emit(*e)
+		r.tell(e)
 		return
 	}
 	msg := rec.msg
@@ -223,11 +220,11 @@ func (r *Reader) freeLine(p *process, b []byte, w wrapping) (known, ok bool) {
 		r.stats.Framed++
 		r.grow(p, e.Slot)
 		p.settle(e)
-		r.emit(*e)
+		r.tell(e)
 	case e.readFreeTiming(b):
 		if slot, ok := p.only(); ok && e.Kind != KindFrame && r.believe(p, w, true) {
 			e.Slot, e.Task = slot, p.slots[slot].task
-			r.emit(*e)
+			r.tell(e)
 		}
 	case string(b) == "Available slots:", string(b) == "system prompt updated", string(b) == "updating system prompt":
 	case hasPrefix(b, "all slots are idle"),

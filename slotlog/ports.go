@@ -22,17 +22,22 @@ func (t *Tracker) Ports() []int {
 func (t *Tracker) port(port int) *portState {
 	p := t.last
 	if p == nil || p.port != port {
-		p = t.ports[port]
-		if p == nil {
-			if len(t.ports) >= maxPorts {
-				t.forget(t.ports[t.oldest()])
-			}
-			p = t.newPort(port)
-			t.ports[port] = p
-		}
-		t.last = p
+		p = t.otherPort(port)
 	}
 	p.heard = t.watermark
+	return p
+}
+
+func (t *Tracker) otherPort(port int) *portState {
+	p := t.ports[port]
+	if p == nil {
+		if len(t.ports) >= maxPorts {
+			t.forget(t.ports[t.oldest()])
+		}
+		p = t.newPort(port)
+		t.ports[port] = p
+	}
+	t.last = p
 	return p
 }
 
@@ -72,6 +77,10 @@ func (t *Tracker) slot(p *portState, id int) *slotState {
 			return s
 		}
 	}
+	return t.newSlot(p, id)
+}
+
+func (t *Tracker) newSlot(p *portState, id int) *slotState {
 	for t.slots >= maxSlots && len(t.ports) > 1 {
 		t.forget(t.ports[t.oldest()])
 	}

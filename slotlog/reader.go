@@ -38,17 +38,17 @@ type Reader struct {
 	skipping bool   // the rest of the line in part is too long, or unwanted
 
 	emit  func(Event) // of the Feed that runs
+	to    *Tracker    // of the FeedTo that runs, else nil
 	event Event       // scratch: of a line about a slot; Time is set for each chunk
 	rec   record      // scratch
 
-	library []byte // scratch: how the last line of a library began
+	library library
 
 	texts  [maxNesting + 1][]byte // scratch: what objects held, and lines without colours
 	joined [2][]byte              // parts of lines that a collector cut, by stream
 
 	stats         Stats
-	recent        int // lines of late, halved now and then
-	recentUnknown int
+	recentUnknown uint64 // of the lines of late, halved now and then
 
 	era
 }
@@ -71,14 +71,26 @@ func (r *Reader) Stats() Stats { return r.stats }
 // line that says something. It keeps no reference to chunk; emit must not call
 // the reader.
 func (r *Reader) Feed(chunk []byte, at time.Time, emit func(Event)) {
+	r.emit = emit
+	r.feed(chunk, at)
+	r.emit = nil
+}
+
+// FeedTo is Feed with the tracker's Apply, but hands events over without a copy.
+func (r *Reader) FeedTo(t *Tracker, chunk []byte, at time.Time) {
+	r.to = t
+	r.feed(chunk, at)
+	r.to = nil
+}
+
+func (r *Reader) feed(chunk []byte, at time.Time) {
 	r.stats.Bytes += uint64(len(chunk))
-	r.event.Time, r.emit = at, emit
+	r.event.Time = at
 	if r.coding.plain {
 		r.split(chunk)
 	} else {
 		r.coding.decode(chunk, r.split)
 	}
-	r.emit = nil
 }
 
 // split cuts text into lines.
@@ -96,20 +108,19 @@ func (r *Reader) split(chunk []byte) {
 		}
 		r.part, r.skipping = r.part[:0], false
 	}
-	for len(chunk) > 0 {
-		i := bytes.IndexByte(chunk, '\n')
-		if i < 0 {
-			r.hold(chunk)
+	for start := 0; start < len(chunk); {
+		n := bytes.IndexByte(chunk[start:], '\n')
+		if n < 0 {
+			r.hold(chunk[start:])
 			return
 		}
-		line := chunk[:i]
-		chunk = chunk[i+1:]
-		if i > 0 && line[0] == 0 {
-			line = bytes.TrimLeft(line, "\x00")
-		}
-		if len(line) > r.maxLine {
-			r.stats.Long++
-			line = line[:r.maxLine]
+		line := chunk[start : start+n]
+		start += n + 1
+		if n > r.maxLine || n > 0 && line[0] == 0 {
+			if line = bytes.TrimLeft(line, "\x00"); len(line) > r.maxLine {
+				r.stats.Long++
+				line = line[:r.maxLine]
+			}
 		}
 		r.line(line)
 	}
@@ -143,24 +154,32 @@ func (r *Reader) Cut(inLine bool) {
 	r.era.cut()
 }
 
+// lately is how many lines count in full when a log is judged; older ones count half,
+// a quarter and so on.
+const lately = 128
+
 // Degraded reports whether most of the last lines have no known shape: the log
 // of another program, or of a build that prints differently.
 func (r *Reader) Degraded() bool {
-	return r.recent >= 20 && r.recentUnknown*4 > r.recent*3
+	recent := r.stats.Lines
+	if recent >= 2*lately {
+		recent = lately + recent%lately
+	}
+	return recent >= 20 && r.recentUnknown*4 > recent*3
+}
+
+func (r *Reader) forgetUnknown() {
+	if r.stats.Lines >= 2*lately {
+		r.recentUnknown /= 2
+	}
 }
 
 // line handles one whole line, without its line feed.
 func (r *Reader) line(b []byte) {
-	r.stats.Lines++
-	if r.recent++; r.recent >= 256 {
-		r.recent /= 2
-		r.recentUnknown /= 2
+	if r.stats.Lines++; r.stats.Lines&(lately-1) == 0 {
+		r.forgetUnknown()
 	}
-	known, done := r.quick(b)
-	if !done {
-		known = r.open(b, wrapping{})
-	}
-	if !known {
+	if !r.quick(b) {
 		r.stats.Unknown++
 		r.recentUnknown++
 	}
@@ -169,7 +188,15 @@ func (r *Reader) line(b []byte) {
 // say emits an event that is about no slot of its own.
 func (r *Reader) say(e Event) {
 	e.Seq, e.Time = r.stats.Lines, r.event.Time
-	r.emit(e)
+	r.tell(&e)
+}
+
+func (r *Reader) tell(e *Event) {
+	if r.to != nil {
+		r.to.apply(e)
+	} else {
+		r.emit(*e)
+	}
 }
 
 // about is an event of a process that names no slot.

@@ -4,6 +4,9 @@ package slotlog
 // b10408; tg_3s came with b9706 and is the better word for now. The debug line of
 // each token begins with n_gen too, but has no tg.
 func (e *Event) readRunning(msg []byte) {
+	if len(msg) == runningWidth && e.runningColumns(msg) {
+		return
+	}
 	i, ok := skipLit(msg, 0, "n_gen = ")
 	if !ok {
 		if i, ok = skipLit(msg, 0, "n_decoded = "); !ok {
@@ -61,17 +64,15 @@ func (e *Event) readTiming(msg []byte) {
 // readSpeed reads `%10.2f ms / %5d tokens (%8.2f ms per token, %8.2f tokens per
 // second)` to its end; the count of b3760 and before is in runs.
 func (e *Event) readSpeed(msg []byte, i int) bool {
-	const ms = " ms / "
-	if len(msg) > i+10+len(ms) && string(msg[i+10:i+10+len(ms)]) == ms {
-		i += 10 + len(ms) // as wide as it is printed but for very long runs
-	} else {
-		j, ok := skipRate(msg, i)
-		if !ok {
-			return false
-		}
-		if i, ok = skipLit(msg, j, ms); !ok {
-			return false
-		}
+	if len(msg)-i == speedWidth && e.speedColumns(msg[i:]) {
+		return true
+	}
+	i, ok := skipRate(msg, i)
+	if !ok {
+		return false
+	}
+	if i, ok = skipLit(msg, i, " ms / "); !ok {
+		return false
 	}
 	n, i, ok := scanUint(msg, skipBlanks(msg, i))
 	if !ok {
@@ -86,16 +87,11 @@ func (e *Event) readSpeed(msg []byte, i int) bool {
 			return false
 		}
 	}
-	const each = " ms per token, "
-	if len(msg) > j+8+len(each) && string(msg[j+8:j+8+len(each)]) == each {
-		i = j + 8 + len(each)
-	} else {
-		if j, ok = skipRate(msg, j); !ok {
-			return false
-		}
-		if i, ok = skipLit(msg, j, each); !ok {
-			return false
-		}
+	if i, ok = skipRate(msg, j); !ok {
+		return false
+	}
+	if i, ok = skipLit(msg, i, " ms per token, "); !ok {
+		return false
 	}
 	rate, known, i, ok := scanRate(msg, i)
 	if !ok {

@@ -139,10 +139,10 @@ func childState(body []byte) (state []byte, share float64, known bool) {
 // childOf reads `PREFIX NAME on port N`. Names are free text, so the port is taken
 // from the end.
 func childOf(msg []byte, prefix string) (name []byte, port int, ok bool) {
-	rest, ok := bytes.CutPrefix(msg, []byte(prefix))
-	if !ok {
+	if !hasPrefix(msg, prefix) {
 		return nil, 0, false
 	}
+	rest := msg[len(prefix):]
 	i := bytes.LastIndexByte(rest, ' ')
 	n := whole64(rest[i+1:])
 	if n < 1 || n > 65535 {
@@ -154,8 +154,11 @@ func childOf(msg []byte, prefix string) (name []byte, port int, ok bool) {
 
 // cutBetween returns what stands between a prefix and the last mark in b.
 func cutBetween(b []byte, prefix, mark string) ([]byte, bool) {
-	rest, ok := bytes.CutPrefix(b, []byte(prefix))
-	if !ok {
+	if !hasPrefix(b, prefix) {
+		return nil, false
+	}
+	rest := b[len(prefix):]
+	if !bytes.Contains(rest, []byte(mark)) { // which is found faster than the last one
 		return nil, false
 	}
 	i := bytes.LastIndex(rest, []byte(mark))

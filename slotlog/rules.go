@@ -1,9 +1,6 @@
 package slotlog
 
-import (
-	"bytes"
-	"encoding/binary"
-)
+import "bytes"
 
 // read finds the rule for the message of a slot frame, whatever its era, and sets
 // Kind and figures. Seq, Time, Port, Slot and Task are set; the rest is zero. It
@@ -26,7 +23,7 @@ func (e *Event) read(msg []byte) (known bool) {
 		return true
 	}
 	if len(msg) > 24 {
-		switch binary.LittleEndian.Uint64(msg) {
+		switch eight(msg, 0) {
 		case wordsTotal, wordsGraphs:
 			return true
 		case wordsEval:
@@ -64,10 +61,10 @@ func (e *Event) read(msg []byte) (known bool) {
 
 // The first eight bytes of the lines that come most often.
 var (
-	wordsPromptEval = binary.LittleEndian.Uint64([]byte("prompt e"))
-	wordsEval       = binary.LittleEndian.Uint64([]byte("       e"))
-	wordsTotal      = binary.LittleEndian.Uint64([]byte("      to"))
-	wordsGraphs     = binary.LittleEndian.Uint64([]byte("   graph"))
+	wordsPromptEval = eightOf("prompt e")
+	wordsEval       = eightOf("       e")
+	wordsTotal      = eightOf("      to")
+	wordsGraphs     = eightOf("   graph")
 )
 
 // readFree reads the words that count about a slot without a task.
@@ -140,9 +137,8 @@ func (e *Event) readPrompt(msg []byte) {
 	if kind == KindPrefilled {
 		return
 	}
-	const progress = " progress = "
-	if j := bytes.Index(msg[i:], []byte(progress)); j >= 0 {
-		if share, known, _, ok := scanRate(msg, i+j+len(progress)); ok && known {
+	if j := indexAfter(msg, i, " progress = "); j > 0 {
+		if share, known, _, ok := scanRate(msg, j); ok && known {
 			e.Share, e.HasShare = min(float32(share), 1), true
 		}
 	}
@@ -198,21 +194,19 @@ func (e *Event) readPick(msg []byte) {
 		return
 	}
 	// `, [f_]sim_best = S (> T thold), f_keep = K`; until b6722 `, similarity = S…`.
-	mark := "sim_best = "
-	j := bytes.Index(msg[i:], []byte(mark))
-	if j < 0 {
-		mark = "similarity = "
-		if j = bytes.Index(msg[i:], []byte(mark)); j < 0 {
+	j := indexAfter(msg, i, "sim_best = ")
+	if j == 0 {
+		if j = indexAfter(msg, i, "similarity = "); j == 0 {
 			return
 		}
 	}
-	share, known, i, ok := scanRate(msg, i+j+len(mark))
+	share, known, i, ok := scanRate(msg, j)
 	if !ok || !known {
 		return
 	}
 	e.Share, e.HasShare, e.Kept = min(float32(share), 1), true, -1
-	if j = bytes.Index(msg[i:], []byte("f_keep = ")); j >= 0 {
-		if kept, known, _, ok := scanRate(msg, i+j+len("f_keep = ")); ok && known {
+	if j = indexAfter(msg, i, "f_keep = "); j > 0 {
+		if kept, known, _, ok := scanRate(msg, j); ok && known {
 			e.Kept = min(float32(kept), 1)
 		}
 	}
@@ -237,11 +231,7 @@ func (e *Event) readContext(msg []byte) {
 		if !ok {
 			return
 		}
-		j := bytes.LastIndex(msg[i:], []byte("tokens = "))
-		if j < 0 {
-			return
-		}
-		if n, i, ok := scanUint(msg, i+j+len("tokens = ")); ok && i == len(msg) {
+		if n, ok := lastCount(msg[i:], "tokens = "); ok {
 			e.Kind, e.Own, e.Tokens, e.HasTokens, e.Count = KindPromptSize, true, n, true, size
 		}
 		return
@@ -281,18 +271,12 @@ func (e *Event) readCached(msg []byte, i int, words string) {
 func (e *Event) readRare(msg []byte) {
 	switch {
 	case hasPrefix(msg, "init sampler, took "):
-		const total = ", total = "
-		if i := bytes.LastIndex(msg, []byte(total)); i >= 0 {
-			if n, next, ok := scanUint(msg, i+len(total)); ok && next == len(msg) {
-				e.Kind, e.Tokens, e.HasTokens = KindPromptSize, n, true
-			}
+		if n, ok := lastCount(msg, ", total = "); ok {
+			e.Kind, e.Tokens, e.HasTokens = KindPromptSize, n, true
 		}
 	case hasPrefix(msg, "input truncated, "):
-		const left = "n_prompt_tokens = "
-		if i := bytes.LastIndex(msg, []byte(left)); i >= 0 {
-			if n, next, ok := scanUint(msg, i+len(left)); ok && next == len(msg) {
-				e.Kind, e.Tokens, e.HasTokens = KindTruncated, n, true
-			}
+		if n, ok := lastCount(msg, "n_prompt_tokens = "); ok {
+			e.Kind, e.Tokens, e.HasTokens = KindTruncated, n, true
 		}
 	case string(msg) == "waiting for parent slot to complete":
 		e.Kind = KindBusy
@@ -300,6 +284,37 @@ func (e *Event) readRare(msg []byte) {
 		hasPrefix(msg, "failed to decode mtmd chunk"), hasPrefix(msg, "failed to encode mtmd batch"):
 		e.Kind, e.Failure = KindFailed, FailureMedia
 	}
+}
+
+// indexAfter returns where b goes on behind the first of the words at or after i; 0:
+// they are not there. The words end in "= ", of which a message has few.
+func indexAfter(b []byte, i int, words string) int {
+	for start := i; ; {
+		j := bytes.IndexByte(b[i:], '=')
+		if j < 0 {
+			return 0
+		}
+		from := i + j + 2 - len(words)
+		if i += j + 1; i >= len(b) {
+			return 0
+		}
+		if from >= start && string(b[from:i+1]) == words {
+			return i + 1
+		}
+	}
+}
+
+// lastCount reads the number that msg ends with, behind the words.
+func lastCount(msg []byte, words string) (n int64, ok bool) {
+	i := len(msg)
+	for i > 0 && isDigit(msg[i-1]) {
+		i--
+	}
+	if i < len(words) || string(msg[i-len(words):i]) != words {
+		return 0, false
+	}
+	n, _, ok = scanUint(msg, i)
+	return n, ok
 }
 
 // endsInRate reports whether an unknown message ends as readouts do.

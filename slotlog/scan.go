@@ -186,90 +186,165 @@ func scanPort(b []byte) (port, n int) {
 	return int(v), 8
 }
 
-// scanClock reads `M.SS.mmm.uuu ` (common/log.cpp): minutes without end, seconds,
-// milliseconds, microseconds since the process started. n is 0 when there is none.
-func scanClock(b []byte) (us int64, n int) {
-	i := 0
-	for i < len(b) && isDigit(b[i]) {
-		us = us*10 + int64(b[i]-'0')
-		i++
+// scanClock reads a clock at the start of b; n is 0 when there is none.
+func scanClock(b []byte) (us int64, n int) { return clockAt(b, 0) }
+
+// clockAt reads `M.SS.mmm.uuu ` (common/log.cpp): minutes without end, seconds,
+// milliseconds, microseconds since the process started. next is 0 when there is none.
+func clockAt(b []byte, i int) (us int64, next int) {
+	start := i
+	for ; i < len(b); i++ {
+		d := b[i] - '0'
+		if d > 9 {
+			break
+		}
+		us = us*10 + int64(d)
 	}
-	if i == 0 || i > 9 || len(b) < i+12 {
+	if i == start || i-start > 9 || len(b) < i+12 {
 		return 0, 0
 	}
 	// Twelve bytes as two words. After the xor a dot is 0 and a digit is its value;
 	// the sum carries into a byte's top bit when it is neither.
-	hi := binary.LittleEndian.Uint64(b[i:]) ^ 0x2e3030302e30302e // .SS.mmm.
-	lo := binary.LittleEndian.Uint32(b[i+8:]) ^ 0x20303030       // uuu and a blank
+	hi := eight(b, i) ^ 0x2e3030302e30302e                          // .SS.mmm.
+	lo := binary.LittleEndian.Uint32(b[i+8:i+12:i+12]) ^ 0x20303030 // uuu and a blank
 	if ((hi+0x7f7676767f76767f)|hi)&0x8080808080808080 != 0 ||
 		((lo+0x7f767676)|lo)&0x80808080 != 0 {
 		return 0, 0
 	}
-	sec := int64(hi>>8&15)*10 + int64(hi>>16&15)
-	ms := int64(hi>>32&15)*100 + int64(hi>>40&15)*10 + int64(hi>>48&15)
-	frac := int64(lo&15)*100 + int64(lo>>8&15)*10 + int64(lo>>16&15)
-	return (us*60+sec)*1_000_000 + ms*1000 + frac, i + 12
+	tens := hi*10 + hi>>8 // each byte: the two digits that begin there
+	sec, ms := int64(tens>>8&0xff), int64(tens>>32&0xff)*10+int64(hi>>48&0xff)
+	frac := int64((lo*10+lo>>8)&0xff)*10 + int64(lo>>16&0xff)
+	return ((us*60+sec)*1000+ms)*1000 + frac, i + 12
 }
 
-// scanFrame reads `slot %12.*s: id %2d | task %d | `, unchanged since b3761. The
-// function name in the middle is always twelve wide and means nothing: builds
-// moved messages between functions.
+// scanFrame reads a frame at the start of b.
 func scanFrame(b []byte) (f Frame, msg []byte, ok bool) {
-	if len(b) < 30 || string(b[:4]) != "slot" || b[4] != ' ' || string(b[17:21]) != ": id" || b[21] != ' ' {
+	f, next := frameAt(b, 0)
+	if next == 0 {
 		return Frame{}, nil, false
 	}
-	i := 22
-	if b[i] == ' ' {
-		i = skipBlanks(b, i)
-	}
-	id, i, ok := scanInt(b, i)
-	const task = " | task "
-	if !ok || len(b) < i+len(task) || string(b[i:i+len(task)]) != task {
-		return Frame{}, nil, false
-	}
-	f.Slot = int(id)
-	id, i, ok = scanInt(b, i+len(task))
-	if !ok || len(b) < i+2 || b[i] != ' ' || b[i+1] != '|' {
-		return Frame{}, nil, false
-	}
-	f.Task = int(id)
-	i += 2
-	// Copied logs lose the blank that ends the header of a timing block.
-	if i < len(b) {
-		if b[i] != ' ' {
-			return Frame{}, nil, false
-		}
-		i++
-	}
-	return f, b[i:], true
+	return f, b[next:], true
 }
+
+// frameAt reads `slot %12.*s: id %2d | task %d | `, unchanged since b3761. The
+// function name in the middle is always twelve wide and means nothing: builds
+// moved messages between functions. next is 0 when there is none.
+func frameAt(b []byte, i int) (f Frame, next int) {
+	if len(b) < i+30 || eight(b, i)<<24 != frameSlot {
+		return f, 0
+	}
+	next = i + 32
+	// The id as it is printed below 100. After the xor a digit is its value.
+	d := eight(b, i+17) ^ frameID
+	ten, one := d>>40&0xff, d>>48
+	if len(b) > next && eight(b, i+24) == frameTask && d<<24 == 0 && one <= 9 && (ten <= 9 || ten == ' '^'0') {
+		f.Slot = int(ten&15*10 + one)
+	} else if f.Slot, next = scanSlot(b, i+17); next == 0 {
+		return f, 0
+	}
+	start := next
+	for ; next < len(b); next++ {
+		d := b[next] - '0'
+		if d > 9 {
+			break
+		}
+		f.Task = f.Task*10 + int(d)
+	}
+	if next == start || next-start > maxDigits {
+		n, i, ok := scanInt(b, start)
+		if !ok {
+			return f, 0
+		}
+		f.Task, next = int(n), i
+	}
+	if len(b) < next+2 || b[next] != ' ' || b[next+1] != '|' {
+		return f, 0
+	}
+	next += 2
+	// Copied logs lose the blank that ends the header of a timing block.
+	if next < len(b) {
+		if b[next] != ' ' {
+			return f, 0
+		}
+		next++
+	}
+	return f, next
+}
+
+var (
+	frameSlot = eightOf("slot    ") << 24
+	frameID   = eightOf(": id 00 ")
+	frameTask = eightOf(" | task ")
+)
+
+// scanSlot reads `: id %2d | task ` where it is wider than usual. next is 0 when it is
+// not there.
+func scanSlot(b []byte, i int) (slot, next int) {
+	i, ok := skipLit(b, i, ": id ")
+	if !ok {
+		return 0, 0
+	}
+	id, i, ok := scanInt(b, skipBlanks(b, i))
+	if !ok {
+		return 0, 0
+	}
+	if i, ok = skipLit(b, i, " | task "); !ok {
+		return 0, 0
+	}
+	return int(id), i
+}
+
+// serviceWidth is how wide `srv  %12.*s: ` and its sisters are.
+const serviceWidth = 19
 
 // scanService reads `srv  %12.*s: ` and its sisters and returns the message.
 func scanService(b []byte) (msg []byte, ok bool) {
-	if len(b) < 19 || b[3] != ' ' || string(b[17:19]) != ": " {
+	if !isService(b, 0) {
 		return nil, false
 	}
-	switch string(b[:4]) {
-	case "srv ", "que ", "res ", "cmn ":
-		return b[19:], true
-	}
-	return nil, false
+	return b[serviceWidth:], true
 }
+
+func isService(b []byte, i int) bool {
+	if len(b) < i+serviceWidth || b[i+17] != ':' || b[i+18] != ' ' {
+		return false
+	}
+	switch uint32(eight(b, i)) {
+	case serviceSrv, serviceQue, serviceRes, serviceCmn:
+		return true
+	}
+	return false
+}
+
+var (
+	serviceSrv = uint32(eightOf("srv     "))
+	serviceQue = uint32(eightOf("que     "))
+	serviceRes = uint32(eightOf("res     "))
+	serviceCmn = uint32(eightOf("cmn     "))
+)
 
 // libraryName returns how long the `name: ` is with which the libraries under the
 // server begin their lines; 0: none.
 func libraryName(b []byte) int {
 	for i, c := range b {
-		switch {
-		case c == '_' || c|0x20 >= 'a' && c|0x20 <= 'z' || i > 0 && isDigit(c):
-		case c == ':' && i > 1 && i+1 < len(b) && b[i+1] == ' ':
-			return i + 2
-		default:
-			return 0
+		if isName[c] && (i > 0 || !isDigit(c)) {
+			continue
 		}
+		if c == ':' && i > 1 && i+1 < len(b) && b[i+1] == ' ' {
+			return i + 2
+		}
+		break
 	}
 	return 0
 }
+
+// isName says which bytes a name is made of.
+var isName = func() (t [256]bool) {
+	for c := range t {
+		t[c] = isWordByte(byte(c))
+	}
+	return t
+}()
 
 // trimLine takes off what carriers put around a line: carriage returns (Windows;
 // b3761..b4325 print one before each timing line), NULs (the hole that copytruncate

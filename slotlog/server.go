@@ -116,9 +116,16 @@ func (r *Reader) serverState(p *process, msg []byte) {
 
 // isCleaningUp reads `FUNCTION: cleaning up before exit...`.
 func isCleaningUp(msg []byte) bool {
-	const words = "cleaning up before exit"
-	return hasPrefix(bytes.TrimPrefix(msg, []byte("operator(): ")), words) ||
-		hasPrefix(bytes.TrimPrefix(msg, []byte("operator (): ")), words)
+	i := 0
+	if msg[0] == 'o' {
+		var ok bool
+		if i, ok = skipLit(msg, 0, "operator(): "); !ok {
+			if i, ok = skipLit(msg, 0, "operator (): "); !ok {
+				return false
+			}
+		}
+	}
+	return hasPrefix(msg[i:], "cleaning up before exit")
 }
 
 // allIdle frees the slots of a process.
@@ -280,7 +287,7 @@ func (r *Reader) purge(p *process, msg []byte) {
 	e.Kind = KindCleared
 	r.grow(p, int(n))
 	p.settle(e)
-	r.emit(*e)
+	r.tell(e)
 }
 
 // lastNumber reads words and a number that ends the line.

@@ -63,7 +63,6 @@ type Source struct {
 	mu       sync.Mutex
 	reader   *Reader
 	tracker  *Tracker
-	apply    func(Event)           // made once: a method value allocates
 	subs     map[chan struct{}]int // by channel: how many want it told
 	owed     int64                 // generated tokens that the tracker no longer has
 	behind   int64
@@ -98,7 +97,6 @@ func openWith(o SourceOptions, w *watcher, files fileSystem) *Source {
 		subs:    make(map[chan struct{}]int),
 		file:    FilePending,
 	}
-	s.apply = s.tracker.Apply
 	go func() {
 		defer close(s.done)
 		s.run(w, files)
@@ -197,17 +195,27 @@ func (s *Source) TakeGeneratedTokens() int64 {
 	return n
 }
 
+// TakeRecords returns the tasks that ended since the last call; see
+// [Tracker.TakeRecords]. One caller alone should take them.
+func (s *Source) TakeRecords() []RequestRecord {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tracker.TakeRecords()
+}
+
 // feed takes the next bytes of the log. Old bytes are from before the start.
 func (s *Source) feed(b []byte, at time.Time, old bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	lines := s.reader.Stats().Lines
-	s.reader.Feed(b, at, s.apply)
+	s.reader.FeedTo(s.tracker, b, at)
 	if s.reader.Stats().Lines != lines {
 		s.lastLine = at
 	}
 	if old {
 		s.tracker.TakeGeneratedTokens()
+		s.tracker.TakeRecords()
+		s.tracker.TakeRecords() // those that waited for their timings
 	}
 	s.signal()
 }

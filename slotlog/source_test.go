@@ -225,6 +225,21 @@ func TestOldLinesSetStatesButTheirTokensAreNoNews(t *testing.T) {
 	}
 }
 
+func TestTasksThatEndedInOldLinesAreNoNews(t *testing.T) {
+	s, path := logFile(t, launchLine(7)+releaseLine(7)+launchLine(8))
+	awaitTask(t, s, 8)
+	for range 2 { // the first call lets a record wait for its timings
+		if got := s.TakeRecords(); len(got) != 0 {
+			t.Errorf("records of old lines: got %+v, want none", got)
+		}
+	}
+	appendTo(t, path, releaseLine(8)+launchLine(9))
+	awaitTask(t, s, 9)
+	if got := s.TakeRecords(); len(got) != 1 || got[0].Task != 8 {
+		t.Errorf("records since the start: got %+v, want that of task 8", got)
+	}
+}
+
 func TestSlotOfAServerThatDiedLastWeekIsNotShownAsBusy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.log")
 	write(t, path, launchLine(9))

@@ -225,7 +225,6 @@ func TestStandardInputGoesToWhoeverReadsIt(t *testing.T) {
 	read := func() (*Source, func()) {
 		s := &Source{o: SourceOptions{Kind: SourceStdin}.withDefaults(), stop: make(chan struct{}), done: make(chan struct{}), subs: map[chan struct{}]int{}, file: FilePending}
 		s.reader, s.tracker = NewReader(s.o), NewTracker()
-		s.apply = s.tracker.Apply
 		st := newStream(s.o, s, s.stop)
 		st.open = in.open
 		go func() {
