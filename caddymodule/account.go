@@ -11,6 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/slotfleet/slotfleet/fleet"
+	"github.com/slotfleet/slotfleet/fleet/openai"
 )
 
 // account is what is told of a request when it ended.
@@ -39,13 +40,25 @@ func (a *account) unplaced(err error) {
 	}
 }
 
-// reasonBadRequest is that of requests which did not come to the fleet.
-const reasonBadRequest fleet.Reason = "bad_request"
+// The reasons of requests which did not come to the fleet.
+const (
+	reasonBadRequest fleet.Reason = "bad_request"
+	reasonForbidden  fleet.Reason = "forbidden" // the key may not use the model
+	reasonLimit      fleet.Reason = "limit"     // the key has used up what it may
+)
 
 // refusal is the reason of a request that could not be read.
 func refusal(err error) fleet.Reason {
 	if e, ok := errors.AsType[*fleet.RequestError](err); ok {
 		return e.Reason
+	}
+	if e, ok := errors.AsType[*openai.Error](err); ok {
+		switch e.Status {
+		case http.StatusForbidden:
+			return reasonForbidden
+		case http.StatusTooManyRequests:
+			return reasonLimit
+		}
 	}
 	return reasonBadRequest
 }

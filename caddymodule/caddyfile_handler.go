@@ -22,6 +22,7 @@ func parseHandler(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 // UnmarshalCaddyfile sets up the handler from Caddyfile tokens. Syntax:
 //
 //	fleet [<matcher>] {
+//		keys           <file>
 //		alias          <name> <model>
 //		any_model
 //		max_body       <size>
@@ -42,6 +43,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		return d.ArgErr()
 	}
 	return block{
+		"keys":           {read: text(&h.Keys)},
 		"alias":          {read: h.readAlias, repeat: true},
 		"any_model":      {read: flag(&h.AnyModel)},
 		"max_body":       {read: size(&h.MaxBody)},

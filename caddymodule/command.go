@@ -48,6 +48,7 @@ var fleetCommands = []subcommand{
 	moveCommand,
 	slotsCommand,
 	loraCommand,
+	keyCommand,
 	readLogCommand,
 	llamasimCommand,
 	demoCommand,

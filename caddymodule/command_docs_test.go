@@ -46,7 +46,7 @@ func codeBlocks(t *testing.T, path string) []string {
 func TestDocumentedCaddyfilesAreAdapted(t *testing.T) {
 	const global = "{\n\tfleet {\n\t\tnode a http://127.0.0.1:1\n\t}\n}\n"
 	tried := 0
-	for _, path := range []string{"../README.md", "../docs/caddyfile.md", "../docs/how-it-works.md"} {
+	for _, path := range []string{"../README.md", "../docs/caddyfile.md", "../docs/how-it-works.md", "../docs/keys.md"} {
 		for _, block := range codeBlocks(t, path) {
 			switch {
 			case strings.HasPrefix(block, "fleet [<matcher>] {"):

@@ -25,6 +25,10 @@
 // the background ends with its Stop: saying which logs cannot be relied on, and asking
 // servers for what their logs do not tell.
 //
+// A file of keys (keys.go) is read once for the process, too (keys_file.go), with what
+// each key has used up (keys_usage.go): keys_handler.go asks it who a request is from before
+// the body is read, [FleetKeys] for routes of others.
+//
 // A request passes through handler.go: routes.go says whose it is, body.go reads it
 // into memory that buffer.go sets aside, fleet/openai makes a job or a call of it, the
 // manager runs that, respond.go writes what comes out and ping.go a sign of life where

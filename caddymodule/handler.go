@@ -27,7 +27,8 @@ import (
 // `/v1/health`. Paths by which a llama-server is managed are answered 404. Anything
 // else, and every OPTIONS, goes to the next handler.
 //
-// No header of a client goes to a node and none of a node's to a client. Errors are
+// With a file of keys, everything but `/health` needs one of them. No header of a client
+// goes to a node and none of a node's to a client. Errors are
 // answered in the form of the API that was asked, OpenAI's or Anthropic's, not through
 // error routes.
 //
@@ -45,9 +46,16 @@ import (
 // `{http.fleet.moves}` | How often the request went on to another node
 // `{http.fleet.tokens}` | How many tokens were generated
 //
+// With a file of keys, `{http.auth.user.id}` is the name of the key.
+//
 // The access log gets the same as fields: `request_id`, `node`, `model`, `outcome`,
 // `reason`, `session`, `queue`, `first_token`, `moves`, `tokens` and `mixed`.
 type Handler struct {
+	// The file that says who may ask, with which key and how much; see docs/keys.md. May
+	// have placeholders, such as `{env.KEYS}`. It is read again when it changes. Default:
+	// none, whoever reaches the site may ask.
+	Keys string `json:"keys,omitempty"`
+
 	// Further names of models: what clients say, and what is served. Default: none.
 	Aliases map[string]string `json:"aliases,omitempty"`
 
@@ -88,14 +96,17 @@ type Handler struct {
 
 	// Who a request counts for where requests wait: the tenants of a class share what is
 	// served. May have placeholders; what is longer than 255 bytes is cut. Default, and
-	// where it comes out empty: the client's address, of IPv6 its first 64 bits.
+	// where it comes out empty: the name of the key, without keys the client's address, of
+	// IPv6 its first 64 bits.
 	Tenant string `json:"tenant,omitempty"`
 
 	// The class of requests, a number from 0 to 9: higher ones wait less. May be a
-	// placeholder; where it comes out as anything else, the default holds. Default: 5.
+	// placeholder; where it comes out as anything else, the default holds. That of a key
+	// comes before it. Default: 5.
 	Class string `json:"class,omitempty"`
 
 	app    *FleetApp
+	keys   *keyFile // nil: no key is needed
 	logger *slog.Logger
 }
 
@@ -151,8 +162,14 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if h.ReadTimeout == 0 {
 		h.ReadTimeout = caddy.Duration(defaultReadTimeout)
 	}
-	return nil
+	if h.Keys != "" {
+		h.keys, err = openKeys(h.Keys)
+	}
+	return err
 }
+
+// Cleanup leaves the file of keys.
+func (h *Handler) Cleanup() error { return closeKeys(&h.keys) }
 
 // Validate checks the configuration.
 func (h *Handler) Validate() error {
@@ -207,6 +224,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return next.ServeHTTP(w, r)
 	}
 	p := newReply(w, r)
+	if route != routeHealth && !h.letIn(p, r) {
+		return nil
+	}
 	if allow := route.allows(); allow != "" && !method(r.Method, allow) {
 		p.w.Header().Set("Allow", allow)
 		p.fail(errMethod(r.Method, allow))
@@ -256,13 +276,23 @@ func (h *Handler) serve(p *reply, r *http.Request, read func(*reply, *http.Reque
 	}
 	defer l.end()
 	defer a.interrupted(r, l)
+	refused := func(err error) {
+		a.unread(err)
+		a.settle(r, l)
+		h.end(p, r, nil, err)
+	}
+	leave, err := p.count(time.Now())
+	if err != nil {
+		p.forgo(time.Duration(h.ReadTimeout))
+		refused(err)
+		return
+	}
+	defer leave()
 	mem := share{of: &l.run.state.memory, limit: l.run.buffer}
 	defer mem.release()
 	todo, err := read(p, r, l, &mem)
 	if err != nil {
-		a.unread(err)
-		a.settle(r, l)
-		h.end(p, r, nil, err)
+		refused(err)
 		return
 	}
 	a.read = time.Now()
@@ -301,7 +331,7 @@ func (h *Handler) read(p *reply, r *http.Request, l lease, mem *share) (work, er
 		ContentType:   r.Header.Get("Content-Type"),
 		Header:        r.Header,
 		SessionHeader: h.SessionHeader,
-		Caller:        h.tenant(r),
+		Caller:        h.caller(r, p.who),
 	}
 	var todo work
 	path, _ := openai.PathOf(r.URL.Path)
@@ -321,14 +351,13 @@ func (h *Handler) read(p *reply, r *http.Request, l lease, mem *share) (work, er
 		todo.want.Light = path.Use == openai.UseLightCall
 	}
 	todo.want.Mixed, todo.want.Digest = h.Mixed, maphash.Bytes(digestSeed, body)
-	todo.want.Tenant, todo.want.Class = h.tenant(r), h.class(r)
-	if h.AnyModel && todo.want.Model != "" {
-		models := l.manager.Models(l.Applied)
-		if len(models) < 2 && served(models, todo.want.Model) == "" {
-			todo.want.Model = "" // the manager takes the only one there is
-		}
+	todo.want.Tenant, todo.want.Class = h.tenant(r, p.who), h.class(r, p.who)
+	models := l.manager.Models(l.Applied)
+	if h.AnyModel && todo.want.Model != "" && len(models) < 2 && served(models, todo.want.Model) == "" {
+		todo.want.Model = "" // the manager takes the only one there is
 	}
-	return todo, nil
+	todo.want.Model, err = h.choose(p.who, models, todo.want.Model)
+	return todo, err
 }
 
 // run has the work done by the fleet.
@@ -439,6 +468,7 @@ func (j oneAttempt) Needs() (fleet.Needs, error) {
 // Interface guards.
 var (
 	_ caddy.Provisioner           = (*Handler)(nil)
+	_ caddy.CleanerUpper          = (*Handler)(nil)
 	_ caddy.Validator             = (*Handler)(nil)
 	_ caddyhttp.MiddlewareHandler = (*Handler)(nil)
 	_ fleet.Job                   = oneAttempt{}

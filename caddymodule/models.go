@@ -23,15 +23,17 @@ func (h *Handler) describe(p *reply, r *http.Request, t route) {
 	}
 	models := l.manager.Models(l.Applied)
 	l.end()
-	models = slices.DeleteFunc(models, func(m fleet.ModelStatus) bool { return m.State == fleet.StateFailed })
+	shown := slices.DeleteFunc(slices.Clone(models), func(m fleet.ModelStatus) bool {
+		return m.State == fleet.StateFailed || !h.sees(p.who, models, m.Model)
+	})
 	switch t {
 	case routeHealth:
-		p.health(len(models) > 0)
+		p.health(len(shown) > 0)
 	case routeModels:
-		p.json(h.modelList(models))
+		p.json(h.modelList(shown))
 	case routeModel:
 		id := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/v1"), "/models/")
-		h.describeModel(p, models, id)
+		h.describeModel(p, shown, id)
 	}
 }
 

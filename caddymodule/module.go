@@ -9,11 +9,14 @@ func init() {
 	caddy.RegisterModule(FleetApp{})
 	caddy.RegisterModule(SlotlogApp{})
 	caddy.RegisterModule(Handler{})
+	caddy.RegisterModule(FleetKeys{})
 	caddy.RegisterModule(fleetAdmin{})
 	caddy.RegisterModule(slotlogAdmin{})
 
 	httpcaddyfile.RegisterGlobalOption("fleet", parseFleetOption)
 	httpcaddyfile.RegisterGlobalOption("slotlog", parseSlotlogOption)
 	httpcaddyfile.RegisterHandlerDirective("fleet", parseHandler)
+	httpcaddyfile.RegisterHandlerDirective("fleet_keys", parseFleetKeys)
 	httpcaddyfile.RegisterDirectiveOrder("fleet", httpcaddyfile.Before, "reverse_proxy")
+	httpcaddyfile.RegisterDirectiveOrder("fleet_keys", httpcaddyfile.After, "basic_auth")
 }

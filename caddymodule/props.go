@@ -21,7 +21,7 @@ var shownProps = []string{
 
 // askProps makes work of GET /props: a question to one node of the model, which leaves
 // a node that sleeps or has not loaded it as it is.
-func (h *Handler) askProps(_ *reply, r *http.Request, l lease, _ *share) (work, error) {
+func (h *Handler) askProps(p *reply, r *http.Request, l lease, _ *share) (work, error) {
 	model := r.URL.Query().Get("model")
 	if to, ok := h.Aliases[model]; ok {
 		model = to
@@ -29,6 +29,10 @@ func (h *Handler) askProps(_ *reply, r *http.Request, l lease, _ *share) (work, 
 	models := l.manager.Models(l.Applied)
 	if model == "" && len(models) == 1 {
 		model = models[0].Model
+	}
+	model, err := h.choose(p.who, models, model)
+	if err != nil {
+		return work{}, err
 	}
 	path := "/props?" + url.Values{"model": {model}, "autoload": {"false"}}.Encode()
 	return work{

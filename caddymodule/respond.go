@@ -17,9 +17,10 @@ import (
 
 // reply is the answer to one client.
 type reply struct {
-	w  http.ResponseWriter
-	rc *http.ResponseController // the writer's own Flusher is hidden below wrappers
-	id string
+	w   http.ResponseWriter
+	rc  *http.ResponseController // the writer's own Flusher is hidden below wrappers
+	id  string
+	who *key // whose request it is; nil: no key was needed
 
 	shape       openai.Shape // of its errors
 	contentType string       // of an answer that is not an error
@@ -144,6 +145,13 @@ func (p *reply) fail(e *openai.Error) {
 		p.w.Header().Set(name, value)
 	}
 	_ = p.send(e.Status, "application/json", e.BodyIn(p.shape)) // nobody is there to hear of an error
+}
+
+// forgo prepares for an answer without having read the request. The server reads some of
+// the body first (256 KiB: there are clients that do not listen before they have sent it),
+// and would wait for it as long as the client likes.
+func (p *reply) forgo(timeout time.Duration) {
+	_ = p.rc.SetReadDeadline(time.Now().Add(timeout)) // not every writer has deadlines; those of the server remain
 }
 
 // send answers with a body that is complete. The flush is the last thing done to an

@@ -18,16 +18,32 @@ const defaultClass = 5
 const maxTenant = 255
 
 // tenant is who the request counts for in the queue.
-func (h *Handler) tenant(r *http.Request) string {
+func (h *Handler) tenant(r *http.Request, who *key) string {
 	name := expand(r, h.Tenant)
-	if name == "" {
+	switch {
+	case name != "":
+	case who != nil:
+		name = who.name
+	default:
 		name = client(r)
 	}
 	return name[:min(len(name), maxTenant)]
 }
 
+// caller is whose conversations the request may be part of: nobody has part in those
+// of another key, even where one tenant has both.
+func (h *Handler) caller(r *http.Request, who *key) string {
+	if who != nil {
+		return who.name
+	}
+	return h.tenant(r, nil)
+}
+
 // class is the request's class in the queue.
-func (h *Handler) class(r *http.Request) int {
+func (h *Handler) class(r *http.Request, who *key) int {
+	if who != nil && who.class != nil {
+		return *who.class
+	}
 	if c := expand(r, h.Class); len(c) == 1 && c[0] >= '0' && c[0] <= '9' {
 		return int(c[0] - '0')
 	}

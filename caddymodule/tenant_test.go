@@ -50,10 +50,10 @@ func TestTenantAndClassOfARequest(t *testing.T) {
 			}
 			r = r.WithContext(context.WithValue(ctx, caddyhttp.VarsCtxKey, vars))
 			h := &Handler{Tenant: c.tenant, Class: c.class}
-			if got := h.tenant(r); got != c.wantTenant {
+			if got := h.tenant(r, nil); got != c.wantTenant {
 				t.Errorf("got tenant %q, want %q", got, c.wantTenant)
 			}
-			if got := h.class(r); got != c.wantClass {
+			if got := h.class(r, nil); got != c.wantClass {
 				t.Errorf("got class %d, want %d", got, c.wantClass)
 			}
 		})
