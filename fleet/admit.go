@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -42,7 +43,7 @@ type waiter struct {
 
 	again  time.Time // when choose is to be asked again, though nothing happened; zero: not
 	asked  bool      // it was asked once
-	narrow bool      // it may find no lane where a shorter one finds one
+	room   room      // it needs, as search saw last
 	stands position  // in the queue
 
 	settled chan struct{}  // closed when claim or err is set
@@ -52,6 +53,10 @@ type waiter struct {
 	err     error
 	why     error // why it has to wait, as the answer when it waited too long
 }
+
+// room is the smallest context that is there and large enough for a request, by its
+// length as estimated and by what is learned of such estimates; 0: none is.
+type room struct{ estimated, learned Tokens }
 
 // failure is a node that failed a request and does not get it again, unless it was
 // away since: then it is another process.
@@ -165,7 +170,7 @@ func (m *Manager) enqueue(w *waiter) (full string, err error) {
 	if (w.Light || m.queue.len == 0) && m.settled(w) {
 		return "", nil
 	}
-	m.queue.push(w, m.toRead(w, now), now)
+	m.queue.push(w, m.toRead(w, m.search(w, now).able), now)
 	if !w.asked {
 		m.pump()
 	}
@@ -206,6 +211,7 @@ type alike struct {
 	repeat      bool
 	failed      failure
 	bound       *instance
+	room        room
 	alone       *waiter // that failed on several nodes: few do
 }
 
@@ -214,7 +220,7 @@ func (w *waiter) alike() alike {
 		policy: w.policy, model: w.Model, bound: w.bound,
 		fingerprint: w.needs.Fingerprint, features: w.needs.Features,
 		anew: w.needs.Anew, repeat: w.needs.Repeat, mixed: w.Mixed,
-		light: w.Light,
+		light: w.Light, room: w.room,
 	}
 	switch len(w.failed) {
 	case 0:
@@ -286,9 +292,10 @@ type found struct {
 	other   []candidate // up and ready, but second choice: to repeat the answer, begin it anew, or go on with another build
 	cold    []*instance // not loaded, and a request loads them
 
+	length struct{ estimated, learned Tokens } // of the prompt
+
 	known  int       // instances that serve the model, usable or not
 	widest Tokens    // of their contexts
-	least  Tokens    // likewise; 0: none
 	narrow int       // of them, those that are too small for the request
 	unlike int       // of them, those that cannot go on with the answer
 	unseen int       // nodes that never said what they serve
@@ -300,6 +307,7 @@ type found struct {
 // the next search.
 func (m *Manager) search(w *waiter, now time.Time) found {
 	f := found{able: m.scratch.able[:0]}
+	w.room = room{}
 	model := w.Model
 	if model == "" {
 		model = onlyModel(w.policy.nodes)
@@ -312,12 +320,15 @@ func (m *Manager) search(w *waiter, now time.Time) found {
 		}
 		for _, i := range n.instances {
 			if !i.gone && model != "" && i.Serves(model) {
+				if f.known == 0 {
+					f.length.estimated = w.size()
+					f.length.learned = Tokens(math.Ceil(m.models[i.Model].promptOf(w)))
+				}
 				f.see(n, i, w, now)
 			}
 		}
 	}
 	m.scratch.able = f.able
-	w.narrow = f.narrow > 0 || f.least < f.widest
 	return f
 }
 
@@ -343,9 +354,8 @@ func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
 	failed := w.failedOn(n)
 	f.known++
 	f.widest = max(f.widest, i.Context)
-	if f.known == 1 || i.Context < f.least {
-		f.least = i.Context
-	}
+	narrowest(&w.room.estimated, i.Context, f.length.estimated)
+	narrowest(&w.room.learned, i.Context, f.length.learned)
 	narrow := w.needs.Prompt > 0 && i.Context > 0 && i.Context < w.needs.Prompt
 	if failed != nil && failed.max > 0 {
 		f.widest, narrow = max(f.widest, failed.max), true
@@ -378,6 +388,13 @@ func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
 		f.resting = append(f.resting, i.candidate())
 	default:
 		f.able = append(f.able, i.candidate())
+	}
+}
+
+// narrowest makes room the context if that is large enough and smaller.
+func narrowest(room *Tokens, context, length Tokens) {
+	if context >= length && context > 0 && (*room == 0 || context < *room) {
+		*room = context
 	}
 }
 

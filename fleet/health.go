@@ -141,15 +141,37 @@ func (m *Manager) tellRest(n *node, why string) {
 
 const (
 	// suspectAfter is how long a server may show itself idle while it should read a
-	// prompt of ours, before it is asked whether it lives.
+	// prompt of ours, besides the time it takes to prepare that, before it is asked
+	// whether it lives.
 	suspectAfter = 5 * time.Second
 
 	// suspectLimit is how long it may take to answer.
 	suspectLimit = 2 * time.Second
 
-	// letLie is how long a server that answers may let a request lie.
+	// letLie is how long a server that answers may let a request lie, likewise.
 	letLie = stallMin
+
+	// Before a slot begins, a server applies the template and makes tokens of the text,
+	// and no log tells of that. It is one thread's work: many times as fast as the
+	// reading that follows on a slow machine, and on any some 100,000 tokens/s, of which
+	// a tenth is reckoned with.
+	prepares     = 10_000 // tokens/s
+	preparesOver = 10     // times as fast as it reads
 )
+
+// preparation is how long a server may take to prepare a prompt.
+func preparation(prompt Tokens, r Rates) time.Duration {
+	rate := float64(prepares)
+	if r.Prefill > 0 {
+		rate = min(rate, preparesOver*r.Prefill)
+	}
+	return seconds(min(float64(prompt)/rate, mostEstimate))
+}
+
+// lies is how long the session's request may lie where it is, from when it was sent.
+func (s *Session) lies(limit time.Duration) time.Duration {
+	return limit + preparation(s.request.Prompt, s.claim.state.Rates)
+}
 
 // suspicious returns the sessions of which a server that shows itself idle must know
 // nothing: they should be read there, nothing came of them, and it says that it runs
@@ -160,7 +182,7 @@ func (m *Manager) suspicious(n *node, now time.Time) []*Session {
 	for _, s := range m.on(n) {
 		i := s.claim.instance
 		idle := i.Load.fresh(now) && i.Load.Active == 0 && i.State == StateReady && s.claim.state.State == StateReady
-		if idle && !s.claim.light && s.stop != nil && !s.spoke.Load() && i.Load.At.Sub(s.tried) >= suspectAfter {
+		if idle && !s.claim.light && s.stop != nil && !s.spoke.Load() && i.Load.At.Sub(s.tried) >= s.lies(suspectAfter) {
 			list = append(list, s)
 		}
 	}
@@ -186,7 +208,7 @@ func (m *Manager) examine(ctx context.Context, n *node) {
 	defer m.mu.Unlock()
 	now := time.Now()
 	for _, s := range m.suspicious(n, now) {
-		if err == nil && now.Sub(s.tried) < letLie {
+		if err == nil && now.Sub(s.tried) < s.lies(letLie) {
 			continue
 		}
 		if err == nil {

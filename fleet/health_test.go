@@ -266,6 +266,45 @@ func telling(x *fakeLink, l Load) (stop chan struct{}) {
 	return stop
 }
 
+// Template and tokens of a huge prompt take their time before any slot shows it.
+func TestPreparationOfAHugePromptIsNotSuspected(t *testing.T) {
+	for name, c := range map[string]struct {
+		prompt   Tokens
+		prefill  float64
+		prepares time.Duration
+		moves    int
+	}{
+		"huge":                      {prompt: 300_000, prefill: 3000, prepares: 30 * time.Second},
+		"long, on a slow machine":   {prompt: 20_000, prefill: 100, prepares: 25 * time.Second},
+		"short, so it is let lie":   {prompt: 1000, prefill: 3000, prepares: 30 * time.Second, moves: 1},
+		"huge, and beyond all time": {prompt: 300_000, prefill: 3000, prepares: time.Hour, moves: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				x, y := serving("m", 1), serving("m", 1, "one.")
+				x.instances[0].Rates.Prefill = c.prefill
+				x.run = func(ctx context.Context, a Assignment, take func(Event) error) error {
+					if !pause(ctx, c.prepares) {
+						return context.Cause(ctx)
+					}
+					return saying("one.")(ctx, a, take)
+				}
+				m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y)
+				synctest.Wait()
+				ended := running(m, a, Request{Prompt: c.prompt}, &fakeJob{})
+				synctest.Wait()
+				stop := telling(x, Load{})
+				got := <-ended
+				close(stop)
+				if got.text != "one. [done]" || got.err != nil || got.record.Moves != c.moves {
+					t.Errorf("got %+v, want %d moves", got, c.moves)
+				}
+				quietNow(t, m)
+			})
+		})
+	}
+}
+
 func TestLongPrefillIsNotSuspected(t *testing.T) {
 	for name, c := range map[string]struct {
 		load Load

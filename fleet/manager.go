@@ -31,7 +31,8 @@ type Manager struct {
 	models   map[string]*modelFigures
 	scratch  scratch
 	live     map[string]*Session // admitted or being admitted, not ended
-	done     []SessionStatus     // the last that ended
+	done     []SessionStatus     // the last that ended, in a ring
+	oldest   int                 // of these
 	retired  bool                // closes with the last session
 	closed   bool
 
@@ -158,6 +159,7 @@ func (m *Manager) restate(nodes []*node) {
 	for _, n := range nodes {
 		n.state(m.specOf(n))
 	}
+	m.regroup()
 	m.pump()
 }
 

@@ -294,6 +294,7 @@ func (m *Manager) report(n *node, s NodeState) {
 		i.gone = true
 	}
 	known := slices.Clone(n.instances)
+	before := n.contexts()
 	for _, said := range s.Instances {
 		i := n.instance(said.Model)
 		said = plausible(said, time.Now())
@@ -309,7 +310,19 @@ func (m *Manager) report(n *node, s NodeState) {
 	n.instances = slices.DeleteFunc(n.instances, func(i *instance) bool {
 		return i.gone && !i.busy()
 	})
+	if !slices.Equal(before, n.contexts()) {
+		m.regroup()
+	}
 	m.pump()
+}
+
+// contexts are those of its instances.
+func (n *node) contexts() []Tokens {
+	list := make([]Tokens, len(n.instances))
+	for at, i := range n.instances {
+		list[at] = i.Context
+	}
+	return list
 }
 
 // instance returns the node's instance of a model, a new one if need be.

@@ -180,9 +180,8 @@ func (w *world) check() {
 }
 
 func TestTenThousandSessionsThatAllCancelAtOnce(t *testing.T) {
-	t.Logf("%d sessions", atOnce)
 	synctest.Test(t, func(t *testing.T) {
-		const sessions, lanes = atOnce, 100
+		const sessions, lanes = 10_000, 100
 		x := serving("m", lanes)
 		x.run = blocking(nil)
 		m, a := fleetOf(t, func(p *Policy) { p.Waiting = sessions }, x)

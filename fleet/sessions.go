@@ -172,10 +172,12 @@ func (m *Manager) enter(s *Session) error {
 func (m *Manager) leave(s *Session) {
 	m.mu.Lock()
 	delete(m.live, s.id)
-	if len(m.done) == remembered {
-		m.done = slices.Delete(m.done, 0, 1)
+	if len(m.done) < remembered {
+		m.done = append(m.done, s.status())
+	} else {
+		m.done[m.oldest] = s.status()
+		m.oldest = (m.oldest + 1) % remembered
 	}
-	m.done = append(m.done, s.status())
 	last := m.retired && len(m.live) == 0
 	m.mu.Unlock()
 	if last {

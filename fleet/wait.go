@@ -32,22 +32,23 @@ func (m *Manager) pump() {
 			w.stands.passes = m.queue.search
 			continue
 		}
-		k := w.stands.flow.line.of
 		m.queue.pass(w)
-		if w.narrow {
-			m.pumpShorter(k, w.size())
-		}
 	}
 }
 
-// pumpShorter settles those of a kind that are shorter than one that found no lane:
-// they may find one on an instance with a small context.
-func (m *Manager) pumpShorter(k *kindLines, least Tokens) {
-	m.queue.eachOf(k, func(w *waiter) {
-		if w.size() < least && !m.ask(w) {
-			least = w.size()
-		}
-	})
+// regroup lets those that wait stand with their like again, after contexts changed.
+// Called under the lock.
+func (m *Manager) regroup() {
+	if m.queue.len == 0 {
+		return
+	}
+	all := make([]*waiter, 0, m.queue.len)
+	m.queue.each(func(w *waiter) { all = append(all, w) })
+	now := time.Now()
+	for _, w := range all {
+		m.search(w, now)
+		m.queue.move(w)
+	}
 }
 
 // classStep is after how long a request counts as one class higher.
@@ -138,12 +139,11 @@ func (m *Manager) inVain(w *waiter, why error) error {
 
 // toRead is how much of the prompt has to be read where most of it is cached: what w
 // costs its tenant.
-func (m *Manager) toRead(w *waiter, now time.Time) Tokens {
+func (m *Manager) toRead(w *waiter, able []candidate) Tokens {
 	size := cmp.Or(w.size(), Tokens(w.Bytes/4))
 	if len(w.blocks) == 0 || len(w.Blocks) == 0 {
 		return size
 	}
-	able := m.search(w, now).able
 	m.expect(w, able)
 	held := 0
 	for i := range able {

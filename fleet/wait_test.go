@@ -398,6 +398,45 @@ type placing func(*waiter) *instance
 
 func (p placing) place(_ *Manager, w *waiter, _ []candidate, _ time.Time) *instance { return p(w) }
 
+// A context that grew is of use to those that fit it now, whoever stands before them.
+func TestGrownContextTakesThoseThatFitIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, y := serving("m", 1), serving("m", 1, "end.")
+		end := make(chan struct{})
+		x.instances[0].Context, x.run = 1000, blocking(end)
+		y.instances[0].Context = 50
+		m, a := fleetOf(t, nil, x, y)
+		synctest.Wait()
+		wait := func(prompt Tokens) *waiter {
+			w := &waiter{Request: Request{Model: "m", Prompt: prompt}, needs: Needs{Prompt: prompt}, policy: a}
+			if _, err := m.enqueue(w); err != nil {
+				t.Fatal(err)
+			}
+			return w
+		}
+		first, long, short := wait(900), wait(900), wait(100)
+		if first.claim == nil || long.isSettled() || short.isSettled() {
+			t.Fatal("want the first to run, and the others to wait")
+		}
+		y.set(func(l *fakeLink) {
+			l.instances = []Instance{{Model: "m", State: StateReady, Lanes: 1, Context: 200, Fingerprint: "f"}}
+		})
+		if err := m.Probe(t.Context(), "b"); err != nil {
+			t.Fatal(err)
+		}
+		if short.claim == nil || short.claim.state.Node != "b" || long.isSettled() {
+			t.Errorf("got a lane for the short one: %t, for the long one: %t; want it for the short one alone", short.claim != nil, long.claim != nil)
+		}
+		m.giveBack(first.claim)
+		if long.claim == nil {
+			t.Fatal("the long one got no lane")
+		}
+		m.giveBack(long.claim)
+		m.giveBack(short.claim)
+		quietNow(t, m)
+	})
+}
+
 func TestTenThousandThatLeaveAtOnceLeaveNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := serving("m", 4)

@@ -1,6 +1,0 @@
-//go:build !race
-
-package fleet
-
-// atOnce is how many sessions cancel at one moment.
-const atOnce = 10_000
