@@ -47,8 +47,10 @@ type FleetApp struct {
 	// least 15s, and 120s while that is unknown (`auto` in a Caddyfile).
 	Stall caddy.Duration `json:"stall,omitempty"`
 
-	// The memory in bytes for the bodies of all requests together, packed and unpacked.
-	// A request that finds none left is answered 503 `overloaded`. At most 1 TiB.
+	// The memory in bytes for all requests together: their bodies, as they came,
+	// unpacked and as a node was sent them, and what is held of their answers. A request
+	// that finds none left, or whose answer is not streamed and finds none, is answered
+	// 503 `overloaded`; a stream goes on, and ends if its node is lost. At most 1 TiB.
 	// Default: 1073741824 (1 GiB).
 	Buffer int64 `json:"buffer,omitempty"`
 

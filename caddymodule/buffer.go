@@ -10,8 +10,9 @@ import (
 // defaultBuffer is the value of `buffer` that is not given.
 const defaultBuffer = 1 << 30
 
-// memory counts the bytes that are set aside for the bodies of requests, of all
-// configurations together. Each request goes by the limit of its own one.
+// memory counts the bytes that are set aside for requests: their bodies, and what is
+// held of their answers. It is that of all configurations together; each request goes
+// by the limit of its own one.
 type memory struct{ used atomic.Int64 }
 
 // take sets n more bytes aside, unless that made more than limit. Nobody waits: a
@@ -33,13 +34,14 @@ func (m *memory) take(n, limit int64) bool {
 type share struct {
 	of    *memory
 	limit int64
-	held  int64
+	held  int64 // for its body, as it came and unpacked
+	kept  int64 // for its answer
 }
 
 // grow takes n more bytes, before they are allocated. Its errors are for the client:
 // one that alone wants more than there is need not come again.
 func (s *share) grow(n int64) error {
-	if n > s.limit-s.held {
+	if n > s.limit-s.held-s.kept {
 		return errTooLarge(s.limit)
 	}
 	if !s.of.take(n, s.limit) {
@@ -53,10 +55,26 @@ func (s *share) grow(n int64) error {
 // step may be shorter than usual before it is too long.
 func (s *share) atMost(n int64) int64 { return max(1, min(n, s.limit-s.held)) }
 
+// keepStep is in what steps memory for answers is taken: most events need none.
+const keepStep = 4 << 10
+
+// keep makes what is held for the answer n bytes, or somewhat more, unless there is no
+// memory for that: then nothing changes.
+func (s *share) keep(n int64) bool {
+	n = (n + keepStep - 1) / keepStep * keepStep
+	if n <= s.kept {
+		s.of.used.Add(n - s.kept)
+	} else if !s.of.take(n-s.kept, s.limit) {
+		return false
+	}
+	s.kept = n
+	return true
+}
+
 // release gives everything back.
 func (s *share) release() {
-	s.of.used.Add(-s.held)
-	s.held = 0
+	s.of.used.Add(-s.held - s.kept)
+	s.held, s.kept = 0, 0
 }
 
 var errNoMemory = &fleet.RequestError{

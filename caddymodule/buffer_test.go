@@ -147,7 +147,8 @@ func TestFullBufferIsAnsweredAtOnce(t *testing.T) {
 	overloaded("", strings.NewReader(large[:2<<10]))
 	held.Close()
 	e.wantFree()
-	if a := e.post(chat, large); a.Status != http.StatusOK {
+	half := chatBody("m", strings.Repeat("x", 30<<10), 3, false) // the node is sent a copy
+	if a := e.post(chat, half); a.Status != http.StatusOK {
 		t.Errorf("after the memory was given back: got %d %s", a.Status, a.Body)
 	}
 	e.wantFree()
@@ -168,8 +169,8 @@ func TestMemoryIsGivenBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer resp.Body.Close()
-		if got := e.buffered(); got != int64(len(long)) {
-			t.Errorf("%d bytes are set aside for a body of %d", got, len(long))
+		if got, least := e.buffered(), int64(2*len(long)); got < least || got > least+2*keepStep {
+			t.Errorf("%d bytes are set aside for a body of %d, want at least %d, and not many more", got, len(long), least)
 		}
 		during()
 		leave()

@@ -296,7 +296,7 @@ func (h *Handler) serve(p *reply, r *http.Request, read func(*reply, *http.Reque
 		return
 	}
 	a.read = time.Now()
-	if err := h.run(p, r, l, todo, &a); err != nil {
+	if err := h.run(p, r, l, todo, &mem, &a); err != nil {
 		if p.began && a.Outcome == fleet.OutcomeRefused {
 			a.Outcome = fleet.OutcomeBroken // what began was a ping
 		}
@@ -361,7 +361,7 @@ func (h *Handler) read(p *reply, r *http.Request, l lease, mem *share) (work, er
 }
 
 // run has the work done by the fleet.
-func (h *Handler) run(p *reply, r *http.Request, l lease, todo work, a *account) error {
+func (h *Handler) run(p *reply, r *http.Request, l lease, todo work, mem *share, a *account) error {
 	a.asked = todo.want.Model
 	ctx := r.Context()
 	if todo.job != nil && todo.job.Streams() {
@@ -386,7 +386,7 @@ func (h *Handler) run(p *reply, r *http.Request, l lease, todo work, a *account)
 	if todo.call != nil {
 		return p.answer(ctx, s, todo)
 	}
-	out, job := p.whole, limited(todo.job, h.Resume)
+	out, job := p.whole, limited(&bounded{Job: todo.job, mem: mem}, h.Resume)
 	if todo.job.Streams() {
 		record := s.Record()
 		p.setBefore(func(head http.Header) { h.tellPlaced(head, a, record) })

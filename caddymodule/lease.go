@@ -14,7 +14,7 @@ import (
 type fleetRun struct {
 	state  *state
 	policy fleet.Policy
-	buffer int64         // what bodies may take up
+	buffer int64         // what requests may take up
 	ping   time.Duration // 0: never
 	tails  []*tail
 	logs   []namedLog        // that nodes brought themselves

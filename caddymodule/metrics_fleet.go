@@ -61,7 +61,7 @@ func newFleetMetrics(s *state) *fleetMetrics {
 		waiting:      fleetDesc("queue_waiting", "Requests that wait for a lane."),
 		waitingBytes: fleetDesc("queue_bytes", "Size of the bodies of requests that wait for a lane."),
 		sessions:     fleetDesc("sessions", "Requests that run or wait.", "state"),
-		buffer:       fleetDesc("buffer_bytes", "Memory set aside for the bodies of requests."),
+		buffer:       fleetDesc("buffer_bytes", "Memory set aside for requests and what is held of their answers."),
 	}
 	m.counted = collectors{m.requests, m.failovers, m.generated, m.expected, m.reused, m.refused, m.firstToken, m.duration, m.wait}
 	return m

@@ -24,7 +24,7 @@ type state struct {
 	manager *fleet.Manager
 	fleet   *fleetMetrics
 	slotlog *slotlogMetrics
-	memory  memory // for the bodies of requests
+	memory  memory // for requests and what is held of their answers
 
 	apps    inForce[*FleetApp]   // that started and did not stop
 	sources inForce[*slotlogRun] // likewise

@@ -97,7 +97,8 @@ type relay struct {
 
 	choices []choice
 	size    int  // of all text that is kept
-	full    bool // more came than is kept
+	full    bool // what is new is not kept any more
+	asked   int  // how long the present attempt's body is
 
 	past      past
 	cur       figures

@@ -145,7 +145,7 @@ func (j *Job) nameModel() error {
 // Want returns what placement has to know.
 func (j *Job) Want() fleet.Request {
 	if j.kind.api == apiAudio {
-		return fleet.Request{Model: j.model, Session: j.session(), Bytes: int64(len(j.form.body))}
+		return fleet.Request{Model: j.model, Session: j.session(), Bytes: j.size()}
 	}
 	out, _ := j.budget()
 	return fleet.Request{
@@ -154,7 +154,7 @@ func (j *Job) Want() fleet.Request {
 		Prompt:  j.doc.guess(),
 		Out:     out,
 		Blocks:  j.blocks(),
-		Bytes:   int64(len(j.doc.body)),
+		Bytes:   j.size(),
 	}
 }
 

@@ -88,8 +88,7 @@ func (j *Job) record(c *chunk, at span, text []byte, due *[]byte, sent []byte) (
 	switch {
 	case j.streams && j.opts.Resume != ResumeOn:
 		text = text[:from]
-	case j.streams && r.size > maxText:
-		r.full = true
+	case j.streams && r.full:
 		text = text[:from]
 	}
 	r.size += len(text) - from

@@ -26,7 +26,11 @@ func (j *Job) Take(ev fleet.Event) (out []byte, err error) {
 	if r.chunk.fault.ok() {
 		return nil, serverFault(&r.chunk)
 	}
-	if err := j.takeChunk(&r.chunk, ev.Timings); err != nil {
+	err = j.takeChunk(&r.chunk, ev.Timings)
+	if err == nil && j.streams && r.size > maxText && !j.LetGo() {
+		err = outgrown()
+	}
+	if err != nil {
 		j.rollback()
 		return nil, err
 	}
@@ -312,10 +316,10 @@ func (j *Job) holds(c *chunk, ch *choice, p *part) bool {
 		return false
 	case !j.streams:
 		return true
-	case p.closes && !ch.now.tools:
-		return len(ch.wait.events)+len(c.data) <= maxHeld
+	case ch.now.tools || len(ch.wait.events)+len(c.data) > maxHeld:
+		return false
 	}
-	return !j.opts.StreamTools && len(c.parts) == 1 && !ch.now.tools && len(ch.wait.events)+len(c.data) <= maxHeld
+	return p.closes || !j.opts.StreamTools && !j.relay.full && len(c.parts) == 1
 }
 
 // takeFinish takes the end of one choice.

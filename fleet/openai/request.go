@@ -58,7 +58,9 @@ func (j *Job) Request(i fleet.Instance) (fleet.Assignment, error) {
 	}
 	j.relay.begin(i, w)
 	if j.kind.api == apiAudio {
-		return j.form.request(j.kind.path, j), nil
+		a := j.form.request(j.kind.path, j)
+		j.relay.asked = len(a.Body)
+		return a, nil
 	}
 	b := writer{doc: &j.doc}
 	j.writeOwn(&b, i)
@@ -68,7 +70,9 @@ func (j *Job) Request(i fleet.Instance) (fleet.Assignment, error) {
 	case j.wholeEchoes():
 		b.set(fieldEcho, yes)
 	}
-	return fleet.Assignment{Path: j.kind.path, Body: b.bytes()}, nil
+	body := b.bytes()
+	j.relay.asked = len(body)
+	return fleet.Assignment{Path: j.kind.path, Body: body}, nil
 }
 
 var yes, no = []byte("true"), []byte("false")

@@ -119,7 +119,7 @@ func (j *Job) unresumable() string {
 	case j.kind.chats() && !j.doc.given(j.kind.turns), !j.kind.chats() && !j.kind.once && !j.doc.given(fieldPrompt):
 		return "there is nothing it answers"
 	case r.full:
-		return "it had grown too long to be continued"
+		return "it had outgrown what can be kept of an answer"
 	}
 	for k := range r.choices {
 		switch ch := &r.choices[k]; {
