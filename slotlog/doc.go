@@ -17,7 +17,7 @@
 // them (era.go): what leaves it means the same whatever build wrote the line. Each
 // line is looked at alone but for that, so formats may mix. It holds no reference to
 // the bytes it was fed and allocates nothing per line; most lines take a shorter way
-// (quick.go).
+// (quick.go), and most figures stand in columns (columns.go).
 //
 // A [Tracker] folds events into slot states, one set per port, and keeps the
 // ledger of generated tokens. Beside the states stand what else is known, as [Detail]

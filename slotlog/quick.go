@@ -31,7 +31,7 @@ func (r *Reader) quick(b []byte) (known bool) {
 		}
 		p.heard, r.cur = r.stats.Lines, p
 	}
-	shape, clock := shapeBare, p.clock
+	shape, clock := shapeBare, int64(0)
 	if isDigit(b[i]) {
 		if clock, i = clockAt(b, i); i == 0 || !p.goesOn(clock) || !isLevel(b, i) {
 			return r.open(b, wrapping{})
@@ -63,8 +63,9 @@ func (r *Reader) quick(b []byte) (known bool) {
 	return r.open(b, wrapping{})
 }
 
+// believed notes a line as believe does; clock is 0 where none is printed.
 func (p *process) believed(clock int64) {
-	if p.bare = 0; clock != p.clock {
+	if p.bare = 0; clock != 0 {
 		p.clock, p.odd = clock, 0
 	}
 }

@@ -238,7 +238,10 @@ func TestStandardInputGoesToWhoeverReadsIt(t *testing.T) {
 	fmt.Fprint(w, launchLine(1))
 	awaitTask(t, one, 1)
 	stop()
-	fmt.Fprint(w, launchLine(2)) // returns, though nobody wants it
+	fmt.Fprint(w, launchLine(2))            // returns, though nobody wants it
+	if _, err := w.Write(nil); err != nil { // taken only once the line before was dealt with
+		t.Fatal(err)
+	}
 	two, stop := read()
 	defer stop()
 	await(t, two, "the input open", func(n Snapshot) bool { return n.File == FileOpen })

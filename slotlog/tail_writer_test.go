@@ -139,7 +139,8 @@ func TestTokensStayExactWhateverHappensToServerAndLog(t *testing.T) {
 					awaitTasks(t, s, lines)
 					w.kill()
 					if len(more) == 0 {
-						if err := os.Truncate(path, 0); err != nil { // as fopen(…, "w") does
+						// As fopen(…, "w") does; a writer that was told to open its log again may not have heard it.
+						if err := os.Truncate(path, 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 							t.Fatal(err)
 						}
 					}
