@@ -48,7 +48,7 @@ func wrongBy(factor float64) func(int, *Rates) {
 func TestLowestCostSparesTheReadingOfSharedPrompts(t *testing.T) {
 	load := simW2
 	load.span = 200 * time.Second
-	ours, theirs := simStudy(t, load, simLowestCost, 1, 1), simStudy(t, load, simLoadAware, 1, 1)
+	ours, theirs := simStudy(t, load, simLowestCost, 1), simStudy(t, load, simLoadAware, 1)
 	if ours.mean > theirs.mean/3 || ours.hits < 0.75 {
 		t.Errorf("got %.3f s to the first token and %.0f %% from caches, want a third of load_aware's %.3f s and 75 %%",
 			ours.mean, 100*ours.hits, theirs.mean)
@@ -58,7 +58,7 @@ func TestLowestCostSparesTheReadingOfSharedPrompts(t *testing.T) {
 func TestLowestCostStaysStableWhereOthersDoNot(t *testing.T) {
 	load := simW2Full
 	load.span = 200 * time.Second
-	if f := simStudy(t, load, simLowestCost, 1, 1); f.mean > 6 {
+	if f := simStudy(t, load, simLowestCost, 1); f.mean > 6 {
 		t.Errorf("got %.3f s to the first token, want less than 6 s", f.mean)
 	}
 }
@@ -66,7 +66,7 @@ func TestLowestCostStaysStableWhereOthersDoNot(t *testing.T) {
 func TestLowestCostUsesFastNodesMore(t *testing.T) {
 	load := simW1Mixed
 	load.span = 300 * time.Second
-	ours, theirs := simStudy(t, load, simLowestCost, 1, 1), simStudy(t, load, simLoadAware, 1, 1)
+	ours, theirs := simStudy(t, load, simLowestCost, 1), simStudy(t, load, simLoadAware, 1)
 	if ours.mean > theirs.mean || ours.end99 > theirs.end99 {
 		t.Errorf("got %.3f s to the first token and %.1f s to the end (p99), want less than load_aware's %.3f s and %.1f s",
 			ours.mean, ours.end99, theirs.mean, theirs.end99)
@@ -78,7 +78,7 @@ func simLearned(t *testing.T, load simLoad, p simPolicy, seeds int) simFigures {
 	t.Helper()
 	var all []simAnswer
 	for seed := range seeds {
-		all = append(all, simRun(t, load, p, int64(seed), int64(seed))[200:]...)
+		all = append(all, simRun(t, load, p, int64(seed))[200:]...)
 	}
 	return figures(all)
 }
@@ -110,27 +110,34 @@ func TestStudy(t *testing.T) {
 	t.Run("bars", testSimBars)
 }
 
+// The gate compares with the simulator of the study that the bars come from, run again
+// over the same twelve seeds: near their limit fleets are so chaotic that means of three
+// seeds, as its table has them, say little. Its own means of the fewest per lane in W2 are
+// 5.00 s over three seeds and 4.70 s over twelve, and single seeds go from 2 to 13 s.
 func testSimGate(t *testing.T) {
+	const seeds = 12
 	for _, c := range []struct {
 		load   simLoad
-		policy simPolicy
-		want   float64 // mean seconds to the first token
+		policy string
+		want   float64 // mean seconds to the first token of the twelve seeds there
+		table  float64 // likewise of the three seeds that its table has
 	}{
-		{simW1, simLoadAware, 2.90},
-		{simW2, simLoadAware, 4.29},
-		{simW1Mixed, simLoadAware, 0.53},
-		{simW1, simNamed("fewest per lane, at once"), 3.02},
-		{simW2, simNamed("fewest per lane, at once"), 5.00},
-		{simW1Mixed, simNamed("fewest per lane, at once"), 0.80},
-		{simW1, simNamed("LMetric"), 0.86},
-		{simW2, simNamed("LMetric"), 0.23},
-		{simW1Mixed, simNamed("LMetric"), 1.56},
+		{simW1, "load_aware, at once", 3.786, 2.90},
+		{simW2, "load_aware, at once", 3.631, 4.29},
+		{simW1Mixed, "load_aware, at once", 0.575, 0.53},
+		{simW1, "fewest per lane, at once", 3.899, 3.02},
+		{simW2, "fewest per lane, at once", 4.697, 5.00},
+		{simW1Mixed, "fewest per lane, at once", 0.837, 0.80},
+		{simW1, "LMetric", 1.007, 0.86},
+		{simW2, "LMetric", 0.227, 0.23},
+		{simW1Mixed, "LMetric", 1.625, 1.56},
 	} {
-		got := simStudy(t, c.load, c.policy, 3, 3).mean
-		t.Logf("%s, %s: %.3f s, %+.0f %% of %.2f s", c.load.name, c.policy.name, got, 100*(got/c.want-1), c.want)
+		got := simStudy(t, c.load, simNamed(c.policy), seeds).mean
+		t.Logf("%s, %s: %.3f s, %+.0f %% of %.2f s (three seeds of the table: %.2f s)",
+			c.load.name, c.policy, got, 100*(got/c.want-1), c.want, c.table)
 		if math.Abs(got/c.want-1) > 0.25 {
 			t.Errorf("%s, %s: got %.3f s to the first token, want %.2f s ± 25 %%: the servers are not simulated as they were",
-				c.load.name, c.policy.name, got, c.want)
+				c.load.name, c.policy, got, c.want)
 		}
 	}
 }
@@ -151,7 +158,7 @@ func testSimBars(t *testing.T) {
 		t.Logf("|---|---|---|---|---|---|")
 		of := make(map[string]simFigures)
 		for _, p := range simPolicies {
-			f := simStudy(t, load, p, 3, 1)
+			f := simStudy(t, load, p, 3)
 			of[p.name] = f
 			t.Logf("| %s | %.3f | %.1f | %.0f %% | %.0f %% | %.1f |", p.name, f.mean, f.p99, 100*f.hits, 100*f.goodput, f.end99)
 		}
@@ -177,5 +184,8 @@ func testSimBars(t *testing.T) {
 	bar(simW2, "of load_aware", ratio(simW2, "load_aware"), 0.07)
 	bar(simW2, "not from caches", 1-ours(simW2).hits, 0.15)
 	bar(simW2Full, "mean s", ours(simW2Full).mean, 3.5)
-	bar(simW1Mixed, "of load_aware", ratio(simW1Mixed, "load_aware"), 0.75)
+	// Here policies differ no more than seeds do.
+	few, many := ratio(simW1Mixed, "load_aware"), simStudy(t, simW1Mixed, simLowestCost, 12).mean/simStudy(t, simW1Mixed, simLoadAware, 12).mean
+	bar(simW1Mixed, "of load_aware", few, 0.75)
+	bar(simW1Mixed, "of load_aware, over twelve seeds", many, 0.73)
 }
