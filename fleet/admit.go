@@ -382,7 +382,10 @@ func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
 }
 
 func (i *instance) candidate() candidate {
-	return candidate{Instance: &i.Instance, owner: i, index: i.node.index, held: i.held + i.Leaving, sessions: i.sessions}
+	return candidate{
+		Instance: &i.Instance, owner: i, index: i.node.index,
+		held: i.held + i.Leaving, sessions: i.sessions, known: i.speed.speed,
+	}
 }
 
 func (f *found) hopes(n *node, hope bool) {

@@ -205,7 +205,7 @@ func speeds(able []candidate) (typical, fastest speed) {
 	var sum speed
 	var readers, writers float64
 	for k := range able {
-		s := &able[k].owner.speed
+		s := &able[k].known
 		if s.prefill > 0 {
 			sum.prefill += s.prefill
 			fastest.prefill = max(fastest.prefill, s.prefill)
