@@ -117,8 +117,8 @@ func TestSessionsAreParkedResumedMovedAndCancelled(t *testing.T) {
 	if wrong := got.whole(); wrong != "" || got.Text != whole.Text {
 		t.Errorf("%s; got\n%s\nwant\n%s", wrong, got.Text, whole.Text)
 	}
-	if a := e.get(e.Admin + "/fleet/sessions/" + s.ID); a.Status != http.StatusOK || !strings.Contains(a.Body, `"outcome":"whole"`) {
-		t.Errorf("after its end: got %d %s", a.Status, a.Body)
+	if a := e.get(e.Admin + "/fleet/sessions/" + s.ID); a.Status != http.StatusOK || !strings.Contains(a.Body, `"outcome":"whole"`) || !strings.Contains(a.Body, `"placement":[{"node":`) {
+		t.Errorf("after its end: got %d %s, want its outcome and why it ran there", a.Status, a.Body)
 	}
 
 	ended = e.stream(1000)

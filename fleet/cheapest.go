@@ -78,7 +78,7 @@ func (m *Manager) cheapestOf(w *waiter, q *query, able []candidate) (*instance, 
 		warmest = max(warmest, 1-o.unread/o.prompt)
 		free = free || able[k].owner.ours() < able[k].lanes()
 	}
-	best := q.among(able, s.costs, least*nearTie)
+	best := m.among(q, able, least*nearTie)
 	o := m.outlook(w, q, &able[best])
 	w.share = share{
 		unread: o.unread,
