@@ -71,6 +71,29 @@ func (e *edge) command(s subcommand, args ...string) (int, error) {
 	return s.run(caddycmd.Flags{FlagSet: cmd.Flags()})
 }
 
+func TestSessionTellsWhyItRunsThere(t *testing.T) {
+	o := llamasim.Options{Model: "m", Slots: 2, Decode: 50}
+	e := startEdge(t, nodes("policy lowest_cost", startSim(t, o), startSim(t, o)), "fleet")
+	e.ready()
+	await(t, "all nodes to be up", func() bool { return strings.Count(e.get(e.Admin+"/fleet/nodes").Body, `"up":true`) == 2 })
+	<-e.stream(60) // teaches how fast a node is
+	ended := e.stream(60)
+	s := e.sessions()[0]
+	for _, when := range []string{"while it runs", "after its end"} {
+		var got sessionStatus
+		decode(t, e.get(e.Admin+"/fleet/sessions/"+s.ID).Body, &got)
+		if len(got.Placement) != 2 || got.Placement[0].Node != s.Node || got.Placement[0].Terms.Write <= 0 {
+			t.Errorf("%s: got %+v, want both nodes, %s first, with the seconds of writing", when, got.Placement, s.Node)
+		}
+		if when == "while it runs" {
+			<-ended
+		}
+	}
+	if len(s.Placement) > 0 {
+		t.Errorf("in the list of sessions: got %+v, want no placement", s.Placement)
+	}
+}
+
 func TestSessionsAreParkedResumedMovedAndCancelled(t *testing.T) {
 	o := llamasim.Options{Model: "m", Slots: 2, Decode: 50}
 	sims := map[string]*llamasim.Server{"a": startSim(t, o), "b": startSim(t, o)}

@@ -46,7 +46,7 @@ type waiter struct {
 	room   room      // it needs, as search saw last
 	stands position  // in the queue
 
-	settled chan struct{}  // closed when claim or err is set
+	settled chan struct{}  // closed when claim or err is set; nil: it never had to wait
 	asks    chan time.Time // that again was set
 	claim   *claim
 	lane    claim // what claim points to
@@ -83,7 +83,9 @@ func (w *waiter) everFailedOn(n *node) bool {
 
 func (w *waiter) settle(c *claim, err error) {
 	w.claim, w.err = c, err
-	close(w.settled)
+	if w.settled != nil {
+		close(w.settled)
+	}
 }
 
 func (w *waiter) isSettled() bool { return w.claim != nil || w.err != nil }
@@ -129,6 +131,9 @@ func (m *Manager) place(ctx context.Context, w *waiter) (*claim, error) {
 		}
 		return nil, err
 	}
+	if w.settled == nil {
+		return w.claim, w.err
+	}
 	expired, again := time.NewTimer(limit), time.NewTimer(limit)
 	defer expired.Stop()
 	defer again.Stop()
@@ -158,7 +163,6 @@ func (m *Manager) place(ctx context.Context, w *waiter) (*claim, error) {
 // enqueue places w at once, or lets it wait. An error is its answer; full says which
 // limit of the queue it met, if it was one.
 func (m *Manager) enqueue(w *waiter) (full string, err error) {
-	w.settled, w.asks = make(chan struct{}), make(chan time.Time, 1)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -399,7 +403,10 @@ func narrowest(room *Tokens, context, length Tokens) {
 }
 
 func (i *instance) candidate() candidate {
-	return candidate{Instance: &i.Instance, owner: i, index: i.node.index, held: i.held + i.Leaving, sessions: i.sessions}
+	return candidate{
+		Instance: &i.Instance, owner: i, index: i.node.index,
+		held: i.held + i.Leaving, sessions: i.sessions, known: i.speed.speed,
+	}
 }
 
 func (f *found) hopes(n *node, hope bool) {

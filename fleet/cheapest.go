@@ -78,7 +78,7 @@ func (m *Manager) cheapestOf(w *waiter, q *query, able []candidate) (*instance, 
 		warmest = max(warmest, 1-o.unread/o.prompt)
 		free = free || able[k].owner.ours() < able[k].lanes()
 	}
-	best := q.among(able, s.costs, least*nearTie)
+	best := m.among(q, able, least*nearTie)
 	o := m.outlook(w, q, &able[best])
 	w.share = share{
 		unread: o.unread,
@@ -205,7 +205,7 @@ func speeds(able []candidate) (typical, fastest speed) {
 	var sum speed
 	var readers, writers float64
 	for k := range able {
-		s := &able[k].owner.speed
+		s := &able[k].known
 		if s.prefill > 0 {
 			sum.prefill += s.prefill
 			fastest.prefill = max(fastest.prefill, s.prefill)

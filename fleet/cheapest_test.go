@@ -243,11 +243,57 @@ func TestChoicesSayWhatEachTermCost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := s.Choices()
+		st, _ := m.Session(s.ID())
+		got := st.Placement
 		if len(got) != 2 || got[0].Node != s.Instance().Node || got[0].Terms.Read != 2 || got[0].Cost != got[0].Terms.Total() {
 			t.Errorf("got %+v, want two, the chosen one first, with 2 s of reading", got)
 		}
 	})
+}
+
+// A new prompt goes to the idle node, however much is known of what that one holds.
+func TestNewPromptGoesToTheIdleNode(t *testing.T) {
+	m, a := calibrated(2, LowestCost)
+	busy, idle := a.nodes[0].instances[0], a.nodes[1].instances[0]
+	for salt := range uint64(50) {
+		m.warm.index.ran(m.warmID(idle), blocksOf(20, salt), 1<<14)
+	}
+	busy.held, busy.work.unread = 4, 4000
+	w := &waiter{policy: a, Request: Request{Model: "m", Prompt: 1000, Out: 100, Blocks: blocksOf(16, 99)}}
+	w.blocks = w.Blocks
+	if c, _ := m.choose(w); c == nil || c.instance != idle {
+		t.Errorf("got %v, want the node that is idle", c)
+	}
+}
+
+// A short request of which nobody knows anything leaves the lane of a long
+// conversation alone while another node is idle, and the conversation finds it as it was.
+func TestLittleHelperSparesTheConversation(t *testing.T) {
+	for warm := range 2 { // whichever it is, so that no hash decides
+		m, a := calibrated(2, LowestCost)
+		for _, n := range a.nodes {
+			i := n.instances[0]
+			i.said.Lanes = 1
+			i.settle(NodeSpec{Rates: Rates{900, 30}})
+		}
+		here, other := a.nodes[warm].instances[0], a.nodes[1-warm].instances[0]
+		talk := blocksOf(469, 7) // 30,000 tokens
+		m.warm.index.ran(m.warmID(here), talk, here.cacheBlocks())
+		ask := func(what string, blocks []uint64, prompt Tokens, want *instance) {
+			t.Helper()
+			w := &waiter{policy: a, Request: Request{Model: "m", Prompt: prompt, Out: 1000, Blocks: blocks}}
+			w.blocks = w.Blocks
+			c, err := m.choose(w)
+			if c == nil || c.instance != want {
+				t.Fatalf("%s: got %v, %v, want node %s", what, c, err, want.node.name)
+			}
+			m.giveBack(c)
+		}
+		for k := range uint64(20) {
+			ask("title", blocksOf(6, 100+k), 400, other)
+		}
+		ask("next turn", simChain(talk, 8, 3), 30200, here)
+	}
 }
 
 func TestConversationComesBackToItsNode(t *testing.T) {

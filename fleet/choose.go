@@ -17,6 +17,7 @@ type placer interface {
 // a claim nor an error: w has to wait, and w.why says for what.
 func (m *Manager) choose(w *waiter) (*claim, error) {
 	now := time.Now()
+	m.warm.asked = nil // what it was told may have changed
 	found := m.search(w, now)
 	if len(found.able) == 0 {
 		found.able = found.resting

@@ -10,6 +10,11 @@ const (
 	// without it, it does not.
 	externality = 0.5
 
+	// writing weighs the seconds in which the answer comes against those before it
+	// begins, when there is nothing to look at yet. With less weight whole answers come
+	// later, with more the first words do.
+	writing = 0.5
+
 	// poolWeight is how many seconds a KV pool that is half full costs. The price
 	// rises without bound as the pool fills, up to poolEdge: no cliff, and always
 	// some instance left.
@@ -49,7 +54,7 @@ type Terms struct {
 	Wait   float64 `json:"wait"`   // until a lane is free
 	Queued float64 `json:"queued"` // reading prompts that came before
 	Read   float64 `json:"read"`   // reading what of the prompt is in no cache there
-	Write  float64 `json:"write"`  // writing the answer
+	Write  float64 `json:"write"`  // writing the answer, weighed
 	Others float64 `json:"others"` // delay to those that run there, weighed
 	Pool   float64 `json:"pool"`   // price of a KV pool that fills up
 }
@@ -66,10 +71,10 @@ func (o *outlook) cost() Terms {
 		Load:   o.load,
 		Queued: o.queued / o.speed.prefill,
 		Read:   o.unread / o.speed.prefill,
-		Write:  o.out * step,
+		Write:  writing * o.out * step,
 	}
 	if over := o.ahead - o.lanes; over >= 0 {
-		t.Wait = (float64(over) + 0.5) * (t.Write + o.prompt/o.speed.prefill/2) / float64(o.lanes)
+		t.Wait = (float64(over) + 0.5) * (o.out*step + o.prompt/o.speed.prefill/2) / float64(o.lanes)
 	}
 	t.Others = externality * (float64(o.ahead)*t.Read + float64(running)*o.speed.slope*o.out)
 	if o.pool > 0 {

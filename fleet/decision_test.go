@@ -80,3 +80,21 @@ func BenchmarkScore(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkAdmit is all of the way of a request to a free lane, and back.
+func BenchmarkAdmit(b *testing.B) {
+	for _, n := range []int{8, 1000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			m, a := calibrated(n, LowestCost)
+			r := Request{Model: "m", Prompt: 4096, Out: 256, Blocks: blocksOf(64, 1)}
+			b.ReportAllocs()
+			for b.Loop() {
+				s, err := m.Admit(b.Context(), a, r)
+				if err != nil {
+					b.Fatal(err)
+				}
+				s.Close()
+			}
+		})
+	}
+}

@@ -38,10 +38,13 @@ func (m *Manager) explain(w *waiter, q *query, able []candidate, best int) {
 	}
 }
 
-// Choices are the candidates of the session's last placement and their costs, the
-// chosen one first, then those that cost least; none where lowest_cost did not
-// decide.
-func (s *Session) Choices() []Choice {
+// placement are the candidates of the session's last placement and their costs, the
+// chosen one first, then those that cost least; none where lowest_cost did not decide.
+// It is called under the manager's mutex.
+func (s *Session) placement() []Choice {
+	if s.claim == nil {
+		return nil
+	}
 	var list []Choice
 	for _, c := range s.claim.choices {
 		if c.Node != "" {

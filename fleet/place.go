@@ -11,10 +11,11 @@ import (
 type candidate struct {
 	*Instance
 	owner    *instance
-	index    int // of its node, in the order nodes were learned
-	held     int // lanes we hold there
-	sessions int // sessions placed there and not ended
-	warm     int // leading blocks of the prompt that its cache is expected to hold
+	index    int   // of its node, in the order nodes were learned
+	held     int   // lanes we hold there
+	sessions int   // sessions placed there and not ended
+	warm     int   // leading blocks of the prompt that its cache is expected to hold
+	known    speed // of what is known of it; see [speed.or]
 }
 
 // shape is what placement knows of a request.

@@ -14,26 +14,25 @@ const (
 func (m *Manager) sample(w *waiter, q *query, able []candidate) []candidate {
 	s := &m.scratch
 	s.drawn = s.drawn[:0]
-	if len(w.blocks) > 0 {
-		top := [scoredWarm]int{-1, -1, -1}
-		for k := range able {
-			for n, at := range top {
-				if able[k].warm > 0 && (at < 0 || able[k].warm > able[at].warm) {
-					copy(top[n+1:], top[n:])
-					top[n] = k
-					break
-				}
-			}
-		}
-		for _, k := range top {
-			if k >= 0 {
-				s.drawn = append(s.drawn, able[k])
-			}
-		}
-	}
+	top := [scoredWarm]int{-1, -1, -1}
 	var highest float64
 	for k := range able {
 		highest = max(highest, q.carries(&able[k]))
+		if able[k].warm == 0 {
+			continue
+		}
+		for n, at := range top {
+			if at < 0 || able[k].warm > able[at].warm {
+				copy(top[n+1:], top[n:])
+				top[n] = k
+				break
+			}
+		}
+	}
+	for _, k := range top {
+		if k >= 0 {
+			s.drawn = append(s.drawn, able[k])
+		}
 	}
 	r := mix(q.key, uint64(w.cursor))
 	for tries := 0; len(s.drawn) < scoredWarm+scoredDrawn && tries < 8*scoredDrawn; tries++ {
@@ -51,7 +50,7 @@ func (m *Manager) sample(w *waiter, q *query, able []candidate) []candidate {
 
 // carries is how many tokens/s the instance writes with all lanes.
 func (q *query) carries(x *candidate) float64 {
-	s := x.owner.speed.or(q.typical)
+	s := x.known.or(q.typical)
 	n := min(x.lanes(), most)
 	return float64(n) / s.step(n)
 }

@@ -63,6 +63,9 @@ type SessionStatus struct {
 	Moves           int   `json:"moves"`
 	Mixed           bool  `json:"mixed,omitempty"` // another build of the model went on with it
 
+	// Placement says why it runs where it does, or ran last; absent in lists of sessions.
+	Placement []Choice `json:"placement,omitempty"`
+
 	// Only of one that is done.
 	Outcome Outcome `json:"outcome,omitempty"`
 	Reason  Reason  `json:"reason,omitempty"`
@@ -104,7 +107,7 @@ func (m *Manager) Session(id string) (SessionStatus, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s := m.live[id]; s != nil {
-		return s.status(), true
+		return s.whole(), true
 	}
 	i := slices.IndexFunc(m.done, func(s SessionStatus) bool { return s.ID == id })
 	if i < 0 {
@@ -135,6 +138,13 @@ func (s *Session) status() SessionStatus {
 	if s.ended {
 		st.Outcome, st.Reason = s.record.Outcome, s.record.Reason
 	}
+	return st
+}
+
+// whole is the status of one session, as asked for by its id.
+func (s *Session) whole() SessionStatus {
+	st := s.status()
+	st.Placement = s.placement()
 	return st
 }
 
@@ -173,9 +183,9 @@ func (m *Manager) leave(s *Session) {
 	m.mu.Lock()
 	delete(m.live, s.id)
 	if len(m.done) < remembered {
-		m.done = append(m.done, s.status())
+		m.done = append(m.done, s.whole())
 	} else {
-		m.done[m.oldest] = s.status()
+		m.done[m.oldest] = s.whole()
 		m.oldest = (m.oldest + 1) % remembered
 	}
 	last := m.retired && len(m.live) == 0

@@ -136,8 +136,7 @@ type simAnswer struct {
 }
 
 // simRun runs a workload of one seed and returns the answers in the order of arrival.
-// draw seeds what the policy itself throws dice for.
-func simRun(t *testing.T, load simLoad, p simPolicy, seed, draw int64) (answers []simAnswer) {
+func simRun(t *testing.T, load simLoad, p simPolicy, seed int64) (answers []simAnswer) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &simWorld{tasks: make(map[uint64]*simTask)}
 		start := time.Now()
@@ -161,7 +160,7 @@ func simRun(t *testing.T, load simLoad, p simPolicy, seed, draw int64) (answers 
 			t.Fatal(err)
 		}
 		if p.placer != nil {
-			a.placer = p.placer(rand.New(rand.NewSource(77 + draw)))
+			a.placer = p.placer(rand.New(rand.NewSource(77 + seed)))
 		}
 		synctest.Wait()
 
@@ -237,13 +236,12 @@ type simFigures struct {
 	answers           int
 }
 
-// simStudy runs the seeds, each so many times, and leaves out the beginning and the
-// end of each run.
-func simStudy(t *testing.T, load simLoad, p simPolicy, seeds, draws int) simFigures {
+// simStudy runs the seeds, and leaves out the beginning and the end of each run.
+func simStudy(t *testing.T, load simLoad, p simPolicy, seeds int) simFigures {
 	t.Helper()
 	var all []simAnswer
-	for run := range seeds * draws {
-		for _, x := range simRun(t, load, p, int64(run%seeds), int64(run)) {
+	for seed := range seeds {
+		for _, x := range simRun(t, load, p, int64(seed)) {
 			if x.at >= load.span*15/100 && x.at <= load.span*95/100 {
 				all = append(all, x)
 			}

@@ -1,26 +1,39 @@
 package fleet
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // among returns the candidate, of those that cost no more than most, that taught
-// least so far, and of these the one that the key prefers.
-func (q *query) among(able []candidate, costs []float64, most float64) int {
-	best, high := 0, uint64(0)
+// least so far, and of these the one that the key prefers. A request of which nobody
+// holds anything goes where it drives least out of the cache.
+func (m *Manager) among(q *query, able []candidate, most float64) int {
+	best, high, least := 0, uint64(0), math.Inf(1)
 	fresh := false
-	for k := range able {
-		if costs[k] > most {
+	anew := !slices.ContainsFunc(able, func(x candidate) bool { return x.warm > 0 })
+	for k, cost := range m.scratch.costs {
+		if cost > most {
 			continue
 		}
 		i := able[k].owner
-		new := i.speed.answers == 0
-		if fresh && !new {
+		new, filled := i.speed.answers == 0, 0.0
+		if anew {
+			filled = m.filled(i)
+		}
+		if fresh && !new || new == fresh && filled > least {
 			continue
 		}
-		if h := mix(q.key, i.seed) | 1; h > high || new && !fresh {
-			best, high, fresh = k, h, new
+		if h := mix(q.key, i.seed) | 1; h > high || new && !fresh || filled < least {
+			best, high, least, fresh = k, h, filled, new
 		}
 	}
 	return best
+}
+
+// filled is the share of the instance's cache that is in use, as far as is known.
+func (m *Manager) filled(i *instance) float64 {
+	return float64(m.warm.index.instances[m.warmID(i)].held) / float64(max(1, i.cacheBlocks()))
 }
 
 // tieKey is the same for the turns of a conversation. Requests without one spread.

@@ -82,6 +82,9 @@ func (m *Manager) settled(w *waiter) bool {
 		w.settle(c, err)
 		return true
 	}
+	if w.settled == nil {
+		w.settled, w.asks = make(chan struct{}), make(chan time.Time, 1)
+	}
 	if w.again != again {
 		select {
 		case <-w.asks:

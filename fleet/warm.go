@@ -30,9 +30,10 @@ type warmIndex struct {
 	ids       map[warmKey]warmID
 	run       uint32 // counts what ran, to tell what is older
 
-	// place is where an instance stands among those that expected was asked about,
-	// counted from 1; 0: it was not.
-	place []int32
+	// What the last look found: of each instance the leading blocks that it is expected
+	// to hold, and the instances of which that is not 0.
+	depth   []int32
+	holders []warmID
 }
 
 // warmID is an instance in the index. The zero value is none.
@@ -76,7 +77,7 @@ func newWarmIndex(size int64) *warmIndex {
 		limit:     limit,
 		instances: []warmInstance{{confidence: 1}},
 		ids:       make(map[warmKey]warmID),
-		place:     make([]int32, 1),
+		depth:     make([]int32, 1),
 	}
 }
 
@@ -94,7 +95,7 @@ func (w *warmIndex) id(node, model string) warmID {
 		}
 		id = warmID(len(w.instances))
 		w.instances = append(w.instances, warmInstance{})
-		w.place = append(w.place, 0)
+		w.depth = append(w.depth, 0)
 	}
 	w.instances[id] = warmInstance{key: k, confidence: 1}
 	w.ids[k] = id
@@ -113,48 +114,51 @@ func (w *warmIndex) retain(stays func(warmID) bool) {
 	}
 }
 
-// expected sets out[i] to the number of leading blocks that ids[i] is expected to
-// hold. It allocates nothing.
-func (w *warmIndex) expected(blocks []uint64, ids []warmID, out []int) {
-	clear(out[:len(ids)])
+// look finds out how many leading blocks each instance is expected to hold, for
+// expected to tell. It allocates nothing.
+func (w *warmIndex) look(blocks []uint64) {
+	for _, id := range w.holders {
+		w.depth[id] = 0
+	}
+	w.holders = w.holders[:0]
 	if len(blocks) == 0 || w.pairs.used == 0 {
 		return
 	}
 	blocks = blocks[:min(len(blocks), maxBlocks)]
-	for i, id := range ids {
-		w.place[id] = int32(i) + 1
-	}
-	if n := w.probe(blocks, 0, out); n > 0 {
-		w.between(blocks, 0, n, marks(len(blocks)), 0, out)
-	}
-	for _, id := range ids {
-		w.place[id] = 0
+	if n := w.probe(blocks, 0); n > 0 {
+		w.between(blocks, 0, n, marks(len(blocks)), 0)
 	}
 }
+
+// expected is how many of the blocks that look was given last the instance is expected
+// to hold.
+func (w *warmIndex) expected(id warmID) int { return int(w.depth[id]) }
 
 // between finds who ends after mark lo, which n of them have, and before mark hi,
 // which m have. Who has a mark has those before it: where n and m are equal, nobody
 // ends in between.
-func (w *warmIndex) between(blocks []uint64, lo, n, hi, m int, out []int) {
+func (w *warmIndex) between(blocks []uint64, lo, n, hi, m int) {
 	for n > m && hi-lo > 1 {
 		mid := int(uint(lo+hi) / 2)
-		k := w.probe(blocks, mid, out)
+		k := w.probe(blocks, mid)
 		if k > m {
-			w.between(blocks, mid, k, hi, m, out)
+			w.between(blocks, mid, k, hi, m)
 		}
 		hi, m = mid, k
 	}
 }
 
 // probe notes who has the j-th mark, and counts them.
-func (w *warmIndex) probe(blocks []uint64, j int, out []int) (n int) {
+func (w *warmIndex) probe(blocks []uint64, j int) (n int) {
 	k := mark(j)
 	for p := w.blocks.first(&w.pairs, blocks[k]); p != 0; {
 		x := w.pairs.at(p)
-		if i := w.place[x.id]; i > 0 {
-			n++
-			out[i-1] = max(out[i-1], k+1)
+		d := &w.depth[x.id]
+		if *d == 0 {
+			w.holders = append(w.holders, warmID(x.id))
 		}
+		*d = max(*d, int32(k+1))
+		n++
 		p = x.next
 	}
 	return n
@@ -173,13 +177,22 @@ func (w *warmIndex) ran(id warmID, blocks []uint64, capacity int) (run uint32) {
 	}
 	capacity = max(1, capacity)
 	blocks = blocks[:min(len(blocks), capacity, maxBlocks)]
+	// Who touched a mark last touched the one before it right after, mostly: it is
+	// found without a search then.
+	var near pairID
 	for j := marks(len(blocks)) - 1; j >= 0; j-- {
-		p := w.pair(id, blocks[mark(j)])
+		hash := blocks[mark(j)]
+		p := near
+		if p == 0 || w.pairs.at(p).hash() != hash {
+			p = w.pair(id, hash)
+		}
 		if p == 0 {
 			w.shrink(i, capacity-span(j))
-			w.put(id, blocks[mark(j)], span(j))
+			w.put(id, hash, span(j))
+			near = 0
 			continue
 		}
+		near = w.pairs.at(p).newer
 		w.unlink(i, p)
 		w.pairs.at(p).run = w.run
 		w.link(i, p)

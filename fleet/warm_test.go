@@ -32,9 +32,8 @@ func prompt(r *rand.Rand, n int) []uint64 {
 }
 
 func (w *warmIndex) leading(id warmID, blocks []uint64) int {
-	out := make([]int, 1)
-	w.expected(blocks, []warmID{id}, out)
-	return out[0]
+	w.look(blocks)
+	return w.expected(id)
 }
 
 // naiveWarm is the index as one would write it without care for its cost.
@@ -158,12 +157,11 @@ func TestWarmIndexExpectsWhatANaiveOneDoes(t *testing.T) {
 			},
 			"": func(*rapid.T) {
 				_, blocks := draw()
-				out := make([]int, len(ids))
-				w.expected(blocks, ids, out)
+				w.look(blocks)
 				pairs := 0
-				for i, id := range ids {
-					if want := n.expected(id, blocks); out[i] != want {
-						rt.Fatalf("instance %d: got %d blocks expected, want %d", id, out[i], want)
+				for _, id := range ids {
+					if got, want := w.expected(id), n.expected(id, blocks); got != want {
+						rt.Fatalf("instance %d: got %d blocks expected, want %d", id, got, want)
 					}
 					if got, want := w.instances[id].held, len(n.held[id]); got != want {
 						rt.Fatalf("instance %d: got %d blocks held, want %d", id, got, want)
@@ -188,19 +186,18 @@ func TestFullWarmIndexForgetsEndsOnly(t *testing.T) {
 		w := newWarmIndex(pairBytes * int64(rapid.IntRange(1, 200).Draw(rt, "limit")))
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 2))
 		ids := []warmID{w.id("a", "m"), w.id("b", "m"), w.id("b", "n"), w.id("c", "m")}
-		out := make([]int, len(ids))
 		for range 200 {
 			blocks := prompt(r, r.IntN(60))
 			id := ids[r.IntN(len(ids))]
 			w.ran(id, blocks, 1+r.IntN(100))
-			w.expected(blocks, ids, out)
-			for i, id := range ids {
+			w.look(blocks)
+			for _, id := range ids {
 				want := 0
 				for want < len(blocks) && w.pair(id, blocks[want]) != 0 {
 					want++
 				}
-				if out[i] != want {
-					rt.Fatalf("got %d leading blocks, want %d", out[i], want)
+				if got := w.expected(id); got != want {
+					rt.Fatalf("got %d leading blocks, want %d", got, want)
 				}
 				for _, b := range blocks[want:] {
 					if w.pair(id, b) != 0 {
@@ -311,8 +308,7 @@ func TestLookUpAllocatesNothing(t *testing.T) {
 	blocks := somePrompt(1, 1600)
 	w.ran(ids[0], blocks, 2000)
 	w.ran(ids[1], blocks[:700], 2000)
-	out := make([]int, 2)
-	if n := testing.AllocsPerRun(100, func() { w.expected(blocks, ids, out) }); n > 0 {
+	if n := testing.AllocsPerRun(100, func() { w.look(blocks) }); n > 0 {
 		t.Errorf("got %v allocations a look-up, want none", n)
 	}
 }
@@ -326,11 +322,10 @@ func BenchmarkWarmExpected(b *testing.B) {
 			for i, id := range ids { // each has another part of it
 				w.ran(id, blocks[:1600*(i%8+1)/9], 1<<20)
 			}
-			out := make([]int, len(ids))
 			pairs, bytes := w.size()
 			b.ReportAllocs()
 			for b.Loop() {
-				w.expected(blocks, ids, out)
+				w.look(blocks)
 			}
 			b.ReportMetric(float64(bytes)/float64(pairs), "B/pair")
 		})

@@ -24,8 +24,7 @@ type warmth struct {
 	key   [16]byte
 	size  int64
 
-	ids []warmID // scratch of expect
-	out []int
+	asked *waiter // whose blocks the index looked at last; nil: it may have changed since
 }
 
 const defaultWarmSize = 64 << 20
@@ -78,16 +77,15 @@ func (m *Manager) expect(w *waiter, cand []candidate) {
 	if len(w.blocks) == 0 {
 		return
 	}
-	ids := m.warm.ids[:0]
-	for _, x := range cand {
-		ids = append(ids, m.warmID(x.owner))
+	m.look(w)
+	for k := range cand {
+		cand[k].warm = m.warm.index.expected(m.warmID(cand[k].owner))
 	}
-	out := slices.Grow(m.warm.out[:0], len(ids))[:len(ids)]
-	m.warm.index.expected(w.blocks, ids, out)
-	for i := range cand {
-		cand[i].warm = out[i]
-	}
-	m.warm.ids, m.warm.out = ids, out
+}
+
+func (m *Manager) look(w *waiter) {
+	m.warm.index.look(w.blocks)
+	m.warm.asked = w
 }
 
 // A part of a prompt counts as its beginning if it is long enough to tell prompts
@@ -138,13 +136,18 @@ func compareBool(a, b bool) int {
 
 // warmID is the instance's name in the index.
 func (m *Manager) warmID(i *instance) warmID {
-	if i.warm == 0 {
-		const many = 4096
-		if len(m.warm.index.ids) >= many {
-			m.warm.index.retain(m.hasWarmID)
-		}
-		i.warm = m.warm.index.id(i.node.name+" "+i.node.address, i.Model)
+	if i.warm != 0 {
+		return i.warm
 	}
+	return m.nameInIndex(i)
+}
+
+func (m *Manager) nameInIndex(i *instance) warmID {
+	const many = 4096
+	if len(m.warm.index.ids) >= many {
+		m.warm.index.retain(m.hasWarmID)
+	}
+	i.warm = m.warm.index.id(i.node.name+" "+i.node.address, i.Model)
 	return i.warm
 }
 
@@ -183,15 +186,17 @@ func (m *Manager) noteRun(c *claim, w *waiter) {
 		return
 	}
 	id := m.warmID(c.instance)
-	out := [1]int{}
-	m.warm.index.expected(w.blocks, []warmID{id}, out[:])
-	shared := out[0] > 0 && slices.Contains(c.instance.reading, m.warm.index.lastRun(id, w.blocks[out[0]-1]))
+	if m.warm.asked != w {
+		m.look(w)
+	}
+	had := m.warm.index.expected(id)
+	shared := had > 0 && slices.Contains(c.instance.reading, m.warm.index.lastRun(id, w.blocks[had-1]))
 	c.warm = warmRun{
 		shared: shared,
 		index:  m.warm.index,
 		id:     id,
 		blocks: w.blocks,
-		had:    out[0],
+		had:    had,
 		run:    m.warm.index.ran(id, w.blocks, c.instance.cacheBlocks()),
 		rest:   w.first || len(w.Blocks) == 0,
 	}

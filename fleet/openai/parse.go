@@ -145,11 +145,12 @@ func (j *Job) nameModel() error {
 // Want returns what placement has to know.
 func (j *Job) Want() fleet.Request {
 	if j.kind.api == apiAudio {
-		return fleet.Request{Model: j.model, Session: j.session(), Bytes: j.size()}
+		return fleet.Request{Model: j.model, Route: j.kind.path, Session: j.session(), Bytes: j.size()}
 	}
 	out, _ := j.budget()
 	return fleet.Request{
 		Model:   j.model,
+		Route:   j.kind.path,
 		Session: j.session(),
 		Prompt:  j.doc.guess(),
 		Out:     out,

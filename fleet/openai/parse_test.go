@@ -39,7 +39,7 @@ func TestWant(t *testing.T) {
 		{`{"max_tokens":0}`, fleet.Request{Out: 1}},
 	} {
 		j := mustParse(t, chatPath, x.body, Options{Aliases: map[string]string{"gpt-4": "served"}})
-		x.want.Bytes = int64(len(x.body))
+		x.want.Route, x.want.Bytes = chatPath, int64(len(x.body))
 		x.want.Prompt = fleet.Tokens(len(x.body)+3) / 4
 		if got := j.Want(); !equalRequest(got, x.want) {
 			t.Errorf("%s: Want = %+v, want %+v", x.body, got, x.want)
