@@ -198,6 +198,17 @@ func (s *Session) portable() (Needs, error) {
 	return needs, nil
 }
 
+// needsNow is portable for one that waits until the session can be reached.
+func (s *Session) needsNow(ctx context.Context) (Needs, error) {
+	select {
+	case s.gate <- struct{}{}:
+	case <-ctx.Done():
+		return Needs{}, ctx.Err()
+	}
+	defer func() { <-s.gate }()
+	return s.portable()
+}
+
 // reserve takes a lane on another node. Called under the manager's mutex.
 func (s *Session) reserve(needs Needs) error {
 	w := s.waiter(needs)
