@@ -378,7 +378,7 @@ func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
 	case n.cold(i) && !w.Loaded:
 		f.hopes(n, true)
 		f.cold = append(f.cold, i)
-	case i.State != StateReady && i.State != StateSleeping:
+	case !i.loaded():
 		f.hopes(n, i.State == StateLoading)
 	case !like:
 		f.other = append(f.other, i.candidate())
