@@ -163,6 +163,8 @@ func (s *Session) accept(o *command, prepare func(Needs) error) error {
 	switch {
 	case s.ended:
 		return ErrUnknownSession
+	case s.parked != nil:
+		return fmt.Errorf("%w: it is parked, resume it first", ErrWrongState)
 	case s.claim == nil || s.claim.given:
 		return fmt.Errorf("%w: it waits for a lane", ErrWrongState)
 	case s.command != nil:
