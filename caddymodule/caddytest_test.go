@@ -74,6 +74,9 @@ func (e *edge) load(global, site string) error {
 		return err
 	}
 	await(e.t, "the old listener to go", func() bool { return listeners(e.t, e.URL) <= 1 })
+	// The old server closes its idle connections, and no client sends a POST again that
+	// met one just then.
+	e.Client.CloseIdleConnections()
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
@@ -51,21 +52,44 @@ func askAdmin(fl caddycmd.Flags, method, path string, body, v any) ([]byte, erro
 	return bytes.TrimSpace(raw), nil
 }
 
-// adminFault says what an error of the admin API means. Caddy makes a status of 400
-// or more an error with the server's words.
+// adminFault says what an error of the admin API means.
 func adminFault(addr, path string, err error) error {
-	said := printable(err.Error())
+	status, said := adminSaid(err)
+	said = printable(said)
 	switch {
-	case strings.Contains(said, "HTTP 404") && strings.Contains(said, `"error":"no `):
+	case status == http.StatusNotFound && strings.HasPrefix(said, "no "):
 		return fmt.Errorf("%s", said)
-	case strings.Contains(said, "HTTP 404") && strings.HasPrefix(path, "/slotlog/"):
+	case status == http.StatusNotFound && strings.HasPrefix(path, "/slotlog/"):
 		return fmt.Errorf("asking the admin API at %s: %s (the Caddy that answers there reads no log)", addr, said)
-	case strings.Contains(said, "HTTP 404"):
+	case status == http.StatusNotFound:
 		return fmt.Errorf("asking the admin API at %s: %s (the Caddy that answers there has no fleet)", addr, said)
-	case strings.Contains(said, "HTTP 409"), strings.Contains(said, "HTTP 502"), strings.Contains(said, "HTTP 503"):
+	case status == http.StatusConflict, status == http.StatusBadGateway, status == http.StatusServiceUnavailable:
 		return fmt.Errorf("%w: %s", errRefused, said)
+	case status != 0:
+		return fmt.Errorf("the admin API at %s answered %d: %s", addr, status, said)
 	}
 	return fmt.Errorf("asking the admin API at %s: %s (is Caddy running there? If its admin API listens elsewhere, name it with --address or --config)", addr, said)
+}
+
+// adminSaid takes the admin API's answer out of an error, which Caddy makes of a status
+// of 400 or more: "caddy responded with error: HTTP 409: " and the body. status 0: it
+// did not answer.
+func adminSaid(err error) (status int, said string) {
+	said = err.Error()
+	_, answer, ok := strings.Cut(said, "HTTP ")
+	if !ok || !strings.HasPrefix(said, "caddy responded with error") {
+		return 0, said
+	}
+	code, body, ok := strings.Cut(answer, ": ")
+	status, err = strconv.Atoi(code)
+	if !ok || err != nil {
+		return 0, said
+	}
+	var words struct{ Error string }
+	if json.Unmarshal([]byte(body), &words) == nil && words.Error != "" {
+		body = words.Error
+	}
+	return status, strings.TrimSpace(body)
 }
 
 // exitOf is the exit code of a command that asked for an action.

@@ -102,7 +102,7 @@ func cmdDrain(fl caddycmd.Flags) (int, error) {
 func writeDrain(w io.Writer, name string, d fleet.DrainStatus) error {
 	state := "is drained"
 	if !d.Drained {
-		state = fmt.Sprintf("is drained until %s, %s left", d.Until.Format(time.TimeOnly), plural(d.Left, "request"))
+		state = fmt.Sprintf("gets nothing new; %s left, until %s at the latest", plural(d.Left, "request"), d.Until.Format(time.TimeOnly))
 	}
 	_, err := fmt.Fprintf(w, "node %s %s: %d moved, %d finished, %d ended\n", printable(name), state, d.Moved, d.Finished, d.Ended)
 	return err

@@ -124,8 +124,12 @@ Exit codes:
 
 func (s sessionStatus) write(w io.Writer) error {
 	text := fmt.Sprintf("session %s: %s", printable(s.ID), printable(s.State))
-	if s.Node != "" {
-		text += ", node " + printable(s.Node)
+	switch {
+	case s.Node == "":
+	case s.State == "parked" || s.State == "queued":
+		text += ", last on node " + printable(s.Node)
+	default:
+		text += ", on node " + printable(s.Node)
 	}
 	_, err := fmt.Fprintln(w, text)
 	return err

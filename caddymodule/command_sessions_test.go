@@ -39,8 +39,8 @@ qla3d2yqa42j  queued  -          -      0      2s   0 B        0
 func TestDrainIsToldInWords(t *testing.T) {
 	until := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	for want, d := range map[string]fleet.DrainStatus{
-		"node a is drained: 2 moved, 1 finished, 0 ended\n":                                {Drained: true, Moved: 2, Finished: 1},
-		"node a is drained until 12:00:00, 1 request left: 0 moved, 0 finished, 0 ended\n": {Until: until, Left: 1},
+		"node a is drained: 2 moved, 1 finished, 0 ended\n":                                                     {Drained: true, Moved: 2, Finished: 1},
+		"node a gets nothing new; 1 request left, until 12:00:00 at the latest: 0 moved, 0 finished, 0 ended\n": {Until: until, Left: 1},
 	} {
 		var b strings.Builder
 		if err := writeDrain(&b, "a", d); err != nil || b.String() != want {

@@ -192,12 +192,12 @@ func (n nodeStatus) rows(now time.Time) [][]string {
 // outage says in words what is wrong with a node that is down.
 func (n nodeStatus) outage(now time.Time) string {
 	d := n.Down
-	s := fmt.Sprintf("%s is down since %s (%s)", printable(n.Name), ago(d.Since, now), printable(string(d.Cause)))
+	s := fmt.Sprintf("%s has been down for %s (%s)", printable(n.Name), shortSpan(now.Sub(d.Since)), printable(string(d.Cause)))
 	if d.Error != "" {
 		s += ": " + printable(strings.TrimPrefix(d.Error, fmt.Sprintf("node %s lost: %s: ", n.Name, d.Cause)))
 	}
 	if d.NextProbe.After(now) {
-		s += "; asked again in " + shortSpan(d.NextProbe.Sub(now))
+		s += "; next try in " + shortSpan(d.NextProbe.Sub(now))
 	}
 	return s
 }
@@ -242,8 +242,6 @@ func plural(n int, what string) string {
 	}
 	return humanize.Comma(int64(n)) + " " + what + "s"
 }
-
-func ago(t, now time.Time) string { return humanize.RelTime(t, now, "ago", "from now") }
 
 // shortSpan is a duration in seconds where that is short, else in words.
 func shortSpan(d time.Duration) string {

@@ -57,7 +57,7 @@ box-a        ready    qwen3-32b  1/4    16,384   2 active, 3s old  900/45.3
 box-b        loading  qwen3-32b  0/-    -        -                 -
 box-\x1b[2J  down     -          -      -        -                 -
 
-box-\x1b[2J is down since 2 minutes ago (refused): connect: connection refused; asked again in 4s
+box-\x1b[2J has been down for 2 minutes (refused): connect: connection refused; next try in 4s
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)

@@ -344,23 +344,43 @@ func TestAnswerSurvivesTheDeathOfItsNodeAtAnyPoint(t *testing.T) {
 }
 
 // askAndKill asks and kills the serving stand-in when so many tokens are there: by
-// what the client read of a stream, by what was generated for a whole answer.
+// what the client read of a stream, by what was generated for a whole answer. The
+// stand-in goes no further, so that it is there to be killed however slow the machine.
 func (e *edge) askAndKill(t *testing.T, a asking, tokens, at int, sims []*llamasim.Server) (*llamasim.Server, told) {
 	var killed *llamasim.Server
+	stop := llamasim.Fault{Kind: llamasim.FaultHang, Token: at}
+	kill := func() {
+		for _, s := range sims {
+			if s.Stats().Active == 0 {
+				s.SetFault(llamasim.Fault{}) // it is to go on
+			}
+		}
+		killed = killServing(sims)
+		setFaults(sims, llamasim.Fault{})
+	}
 	if a.stream {
+		stop.Token += 15 // what the client has read by then is less than was generated
+		setFaults(sims, stop)
 		got := e.ask(t.Context(), a, tokens, func(chunk int) {
 			if chunk == at {
-				killed = killServing(sims)
+				kill()
 			}
 		})
 		return killed, got
 	}
+	setFaults(sims, stop)
 	before := generated(sims)
 	answered := make(chan told)
 	go func() { answered <- e.ask(t.Context(), a, tokens, nil) }()
 	await(t, "tokens to be generated", func() bool { return generated(sims)-before >= at-1 && serving(sims) })
-	killed = killServing(sims)
+	kill()
 	return killed, <-answered
+}
+
+func setFaults(sims []*llamasim.Server, f llamasim.Fault) {
+	for _, s := range sims {
+		s.SetFault(f)
+	}
 }
 
 func generated(sims []*llamasim.Server) (n int) {

@@ -30,7 +30,9 @@ func streams(e *edge, n, tokens int, begun func()) []streamed {
 			started := sync.OnceFunc(first.Done)
 			defer started()
 			body := chatBody("m", fmt.Sprint("hello ", i), tokens, true)
-			resp, err := e.Client.Do(e.request(context.Background(), "/v1/chat/completions", strings.NewReader(body)))
+			r := e.request(context.Background(), "/v1/chat/completions", strings.NewReader(body))
+			r.Close = true // after a reload, the connection of one that ended is about to be closed
+			resp, err := e.Client.Do(r)
 			if err != nil {
 				results[i].Err = err
 				return

@@ -366,7 +366,7 @@ func (b *binary) testDemo(t *testing.T) {
 		t.Errorf("%s\ndid not go on to its end:\n%s", kill, killed)
 	}
 	p.err.await(t, "was killed; it comes back in 15s")
-	if out := shell(t, status); !strings.Contains(out, "2 of 3 nodes up") || !strings.Contains(out, "is down since") {
+	if out := shell(t, status); !strings.Contains(out, "2 of 3 nodes up") || !strings.Contains(out, "has been down for") {
 		t.Errorf("after the kill,\n%s\nprinted\n%s", status, out)
 	}
 	p.err.await(t, "is back")

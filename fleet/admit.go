@@ -264,6 +264,7 @@ func (m *Manager) giveBack(c *claim) {
 		return
 	}
 	c.given = true
+	c.instance.node.changes()
 	c.instance.used = time.Now()
 	if c.light {
 		c.instance.light--
@@ -364,10 +365,7 @@ func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
 	if failed != nil && failed.max > 0 {
 		f.widest, narrow = max(f.widest, failed.max), true
 	}
-	able := i.Features.Has(w.needs.Features)
-	same := w.needs.Fingerprint == i.Fingerprint
-	like := w.needs.Fingerprint == "" || same && able
-	second := w.needs.Anew || w.needs.Repeat && same || w.Mixed && able
+	like, second := w.suits(&i.Instance)
 	switch {
 	case narrow:
 		f.narrow++
@@ -384,7 +382,7 @@ func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
 	case n.cold(i) && !w.Loaded:
 		f.hopes(n, true)
 		f.cold = append(f.cold, i)
-	case i.State != StateReady && i.State != StateSleeping:
+	case !i.loaded():
 		f.hopes(n, i.State == StateLoading)
 	case !like:
 		f.other = append(f.other, i.candidate())
@@ -407,6 +405,14 @@ func (i *instance) candidate() candidate {
 		Instance: &i.Instance, owner: i, index: i.node.index,
 		held: i.held + i.Leaving, sessions: i.sessions, known: i.speed.speed,
 	}
+}
+
+// suits reports whether the instance can go on with the answer exactly, and whether it
+// would do where none can: to repeat it, begin it anew, or go on with another build.
+func (w *waiter) suits(i *Instance) (like, second bool) {
+	able := i.Features.Has(w.needs.Features)
+	same := w.needs.Fingerprint == i.Fingerprint
+	return w.needs.Fingerprint == "" || same && able, w.needs.Anew || w.needs.Repeat && same || w.Mixed && able
 }
 
 func (f *found) hopes(n *node, hope bool) {

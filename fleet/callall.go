@@ -12,8 +12,11 @@ import (
 type NodeResult struct {
 	Node, Model string
 	Reply       Reply
-	Err         error // nil: it answered; a [*NodeLost] gets it when it is back
+	Err         error // nil: it answered; a [*NodeLost] or [ErrNotLoaded] gets it later
 }
+
+// ErrNotLoaded: the instance is not loaded, and gets the call when it is.
+var ErrNotLoaded = errors.New("it is not loaded, and gets this when it is")
 
 // standing is a call that went to all instances of a model and that those get, too,
 // which come later: what it sets must be set wherever a request may land.
@@ -27,8 +30,9 @@ const callAllLimit = 30 * time.Second
 
 // CallAll makes a call, an [OpAsk] that sets something, to every instance of the model,
 // and tells what each made of it, in the order of the nodes. It is repeated before an
-// instance that was away, is new or was started again gets a request; a later call with
-// the same path takes its place. It is remembered as long as the manager lives.
+// instance that was away, is new, was started again or is loaded again gets a request,
+// but for the one that has its node load it; a later call with the same path takes its
+// place. It is remembered as long as the manager lives.
 //
 // The error is a *[RequestError] where nothing serves the model; what failed on one
 // instance stands in its result.
@@ -55,6 +59,9 @@ func (m *Manager) CallAll(ctx context.Context, model string, c Call) ([]NodeResu
 	})
 	m.standing = append(m.standing, st)
 	for _, i := range targets {
+		if !i.loaded() {
+			continue // the call would load it
+		}
 		i.owed = append(slices.DeleteFunc(i.owed, func(x *standing) bool { return x.model == model && x.call.Path == c.Path }), st)
 	}
 	m.mu.Unlock()
@@ -72,10 +79,14 @@ func (m *Manager) settleOwed(ctx context.Context, i *instance, st *standing) Nod
 	n := i.node
 	m.mu.Lock()
 	r := NodeResult{Node: n.name, Model: i.Model}
-	down := n.down
+	switch {
+	case n.down != nil:
+		r.Err = &NodeLost{Node: n.name, Cause: n.down.cause, Err: errors.New("it is down, and gets this when it is back")}
+	case !i.loaded():
+		r.Err = ErrNotLoaded
+	}
 	m.mu.Unlock()
-	if down != nil {
-		r.Err = &NodeLost{Node: n.name, Cause: down.cause, Err: errors.New("it is down, and gets this when it is back")}
+	if r.Err != nil {
 		return r
 	}
 	limited, cancel := context.WithTimeout(ctx, callAllLimit)
@@ -98,16 +109,14 @@ func (m *Manager) settleOwed(ctx context.Context, i *instance, st *standing) Nod
 	return r
 }
 
-// owes makes the node's instances owed what stands: they are new, or were started
-// again. Called under the mutex.
-func (m *Manager) owes(n *node, fresh func(*instance) bool) {
-	for _, i := range n.instances {
-		if !fresh(i) {
-			continue
-		}
+// owes makes instances of the node owed what stands, if they are loaded: they are new,
+// or another process has them now. One that is not loaded is owed nothing until it is.
+// Called under the mutex.
+func (m *Manager) owes(n *node, fresh []*instance) {
+	for _, i := range fresh {
 		i.owed = nil
 		for _, st := range m.standing {
-			if i.Serves(st.model) {
+			if i.loaded() && i.Serves(st.model) {
 				i.owed = append(i.owed, st)
 			}
 		}

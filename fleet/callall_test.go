@@ -91,3 +91,53 @@ func TestCallToAllIsRepeatedForThoseWhoComeLater(t *testing.T) {
 		quietNow(t, m)
 	})
 }
+
+// Another process has an instance that was unloaded, or that a router started again: it
+// knows nothing of what was set before.
+func TestCallToAllIsRepeatedForWhatIsLoadedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := serving("m", 1, "one.")
+		var asks atomic.Int32
+		x.ask = func(context.Context, Call) (Reply, error) {
+			asks.Add(1)
+			return Reply{}, nil
+		}
+		says := func(s State, port int) {
+			i := x.instances[0]
+			i.State, i.Port = s, port
+			x.tell(NodeState{Instances: []Instance{i}, Places: 2, Loads: true})
+			synctest.Wait()
+		}
+		m, a := fleetOf(t, nil, x)
+		synctest.Wait()
+		says(StateUnloaded, 0)
+		results, err := m.CallAll(t.Context(), "m", Call{Op: OpAsk, Path: "/p"})
+		if err != nil || len(results) != 1 || !errors.Is(results[0].Err, ErrNotLoaded) || asks.Load() != 0 {
+			t.Fatalf("got %+v, %v and %d calls, want none to what a call would load", results, err, asks.Load())
+		}
+		if got := <-running(m, a, Request{}, &fakeJob{}); got.err != nil {
+			t.Errorf("what is not loaded and not set yet was not used: %v", got.err)
+		}
+		for _, c := range []struct {
+			what  string
+			state State
+			port  int
+			want  int32
+		}{
+			{"it was loaded", StateReady, 4001, 1},
+			{"it said so again", StateReady, 4001, 1},
+			{"it fell asleep", StateSleeping, 4001, 1},
+			{"it woke", StateReady, 4001, 1},
+			{"it was started again", StateReady, 4002, 2},
+			{"it was unloaded", StateUnloaded, 0, 2},
+			{"it is loaded again", StateLoading, 4003, 2},
+			{"it is there again", StateReady, 4003, 3},
+		} {
+			says(c.state, c.port)
+			if got := asks.Load(); got != c.want {
+				t.Errorf("%s: got %d calls, want %d", c.what, got, c.want)
+			}
+		}
+		quietNow(t, m)
+	})
+}

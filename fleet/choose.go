@@ -54,7 +54,7 @@ func (m *Manager) choose(w *waiter) (*claim, error) {
 
 // usable: it can take a request as soon as it has a lane.
 func (i *instance) usable() bool {
-	return !i.gone && i.node.up() && (i.State == StateReady || i.State == StateSleeping)
+	return !i.gone && i.node.up() && i.loaded()
 }
 
 // ranked takes the first free lane in the order of a chooser.

@@ -163,6 +163,8 @@ func (s *Session) accept(o *command, prepare func(Needs) error) error {
 	switch {
 	case s.ended:
 		return ErrUnknownSession
+	case s.parked != nil:
+		return fmt.Errorf("%w: it is parked, resume it first", ErrWrongState)
 	case s.claim == nil || s.claim.given:
 		return fmt.Errorf("%w: it waits for a lane", ErrWrongState)
 	case s.command != nil:
@@ -196,6 +198,17 @@ func (s *Session) portable() (Needs, error) {
 		return Needs{}, fmt.Errorf("%w: it would begin anew", ErrFixed)
 	}
 	return needs, nil
+}
+
+// needsNow is portable for one that waits until the session can be reached.
+func (s *Session) needsNow(ctx context.Context) (Needs, error) {
+	select {
+	case s.gate <- struct{}{}:
+	case <-ctx.Done():
+		return Needs{}, ctx.Err()
+	}
+	defer func() { <-s.gate }()
+	return s.portable()
 }
 
 // reserve takes a lane on another node. Called under the manager's mutex.

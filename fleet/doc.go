@@ -38,7 +38,9 @@
 // tells how right that was. A goroutine of the manager's keeps it in a file.
 //
 // Requests that find no lane stand in the [queue]. Whoever changes what placement sees
-// calls Manager.pump, which offers what is free to those that wait, in their order.
+// calls Manager.pump, which offers what is free to those that wait, in their order. Those
+// that the same instances would do for are of one kind ([alike]), and it asks for one of
+// them: what a pump costs grows with the kinds, not with those who wait.
 //
 // A decision passes through pure parts: a [candidate] and the request make an outlook,
 // an outlook has a cost in seconds, the least of which wins (cheapest; the other
@@ -64,7 +66,8 @@
 //
 // A claim is one lane of one instance, or the place of a light request beside the lanes.
 // The session owns it and gives it back once. An instance's held, sessions and light are
-// the claims that are open there; a session has one, and in the moment of a move two.
+// the claims that are open there; a session has one, and in the moment of a move two. A
+// drain owns the lane that it found for a session until that takes it.
 //
 // # Health
 //
@@ -77,10 +80,12 @@
 //
 // # Locks
 //
-// They are taken in this order, and none is held while a link, job, observer or logger
-// is called, but the gate for the job and applying for what opens a link:
+// They are taken in this order. Only the first two are held while something else is
+// called: applying for what opens a link or gives it a connection, for the file of the
+// index and for the logger; the gate for the job and for the client that it writes to.
+// No link, job, observer or logger is called under the others:
 //
-//	Manager.applying   one Apply or Adopt at a time
+//	Manager.applying   one Apply, Adopt or size of the index at a time
 //	Session.gate       one event or command of a session at a time
 //	Manager.mu         everything else, nodes, instances and sessions included
 //	watchers.mu        who is told of changes

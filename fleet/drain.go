@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 )
 
@@ -16,7 +18,8 @@ type drain struct {
 	cancel       context.CancelFunc
 	total        int // sessions it had at the beginning
 	moved, ended int
-	over         bool // nothing of ours runs there any more
+	over         bool          // nothing of ours runs there any more
+	changed      chan struct{} // has room for one: who runs there changed
 }
 
 // DrainStatus tells how far a drain is.
@@ -52,7 +55,7 @@ func (m *Manager) Drain(name string) (DrainStatus, error) {
 	}
 	ctx, cancel := context.WithCancel(m.ctx)
 	now := time.Now()
-	d := &drain{since: now, until: now.Add(a.DrainTimeout), cancel: cancel, total: len(m.on(n))}
+	d := &drain{since: now, until: now.Add(a.DrainTimeout), cancel: cancel, total: len(m.on(n)), changed: make(chan struct{}, 1)}
 	n.drain = d
 	m.wg.Go(func() { m.empty(ctx, n, d) })
 	st := *m.drainStatus(n)
@@ -125,55 +128,114 @@ func (m *Manager) on(n *node) []*Session {
 	return list
 }
 
-// drainLook is how often a node that is drained is looked at: whether a session that
-// could not leave can do so now.
-const drainLook = 250 * time.Millisecond
+// drainLook is how often it is asked whether a session that could not leave a drained
+// node can do so now: nothing tells that an answer can go on exactly again, or that a
+// node came up where none was.
+const drainLook = time.Second
 
 // empty moves what runs on the node, until nothing does or the drain is undone.
 func (m *Manager) empty(ctx context.Context, n *node, d *drain) {
-	look := time.NewTicker(drainLook)
-	defer look.Stop()
-	for {
-		late := !time.Now().Before(d.until)
+	var all sync.WaitGroup
+	defer all.Wait()
+	leaving := make(map[*Session]context.CancelFunc)
+	for !m.isEmpty(n, d) {
 		m.mu.Lock()
-		list := m.on(n)
+		here := m.on(n)
 		m.mu.Unlock()
-		for _, s := range list {
-			if ctx.Err() != nil {
-				return
+		for s, stop := range leaving {
+			if !slices.Contains(here, s) {
+				stop()
+				delete(leaving, s)
 			}
-			m.moveOff(ctx, s, n, d, late)
 		}
-		if m.isEmpty(n, d) {
-			return
+		for _, s := range here {
+			if leaving[s] == nil {
+				its, stop := context.WithCancel(ctx)
+				leaving[s] = stop
+				all.Go(func() { m.moveOff(its, s, n, d) })
+			}
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-look.C:
+		case <-d.changed:
 		}
+	}
+	for _, stop := range leaving {
+		stop()
 	}
 }
 
-// moveOff moves one session away from a node that is drained. If it is late, it has
-// to go: to where a lane is free first, or to its end.
-func (m *Manager) moveOff(ctx context.Context, s *Session, n *node, d *drain, late bool) {
-	at := func(Needs) error {
-		if s.claim.instance.node != n {
+// changes tells a drain that what runs on its node has changed. Called under the
+// mutex.
+func (n *node) changes() {
+	if n.drain != nil {
+		signal(n.drain.changed)
+	}
+}
+
+// moveOff moves one session away from a node that is drained. While there is time, it
+// runs on until it has a lane elsewhere, for which it stands in the queue with those
+// whose answers are read already. Then it has to go: to where a lane is free first, or
+// to its end. ctx ends when it left the node.
+func (m *Manager) moveOff(ctx context.Context, s *Session, n *node, d *drain) {
+	early, done := context.WithDeadline(ctx, d.until)
+	defer done()
+	for ctx.Err() == nil {
+		if early.Err() == nil {
+			m.moveEarly(early, s, n, d)
+			pause(early, drainLook)
+			continue
+		}
+		m.moveLate(ctx, s, n, d)
+		pause(ctx, drainLook)
+	}
+}
+
+// moveEarly waits for a lane on another node and moves the session there, if it can go
+// on there exactly.
+func (m *Manager) moveEarly(ctx context.Context, s *Session, n *node, d *drain) {
+	needs, err := s.needsNow(ctx)
+	if err != nil {
+		return
+	}
+	w := s.waiter(needs)
+	w.first, w.kept, w.Deadline = true, true, d.until.Add(time.Hour) // ctx ends before
+	c, err := m.place(ctx, w)
+	if err != nil {
+		return
+	}
+	taken := false
+	err = s.give(ctx, newCommand(commandMove), func(needs Needs) error {
+		like, second := s.waiter(needs).suits(&c.instance.Instance)
+		switch {
+		case s.claim.instance.node != n:
 			return ErrWrongState // it left meanwhile
+		case !like && !second, needs.Prompt > c.instance.Context && c.instance.Context > 0:
+			return ErrNowhere // it is further than when it began to wait
+		}
+		s.next, taken = c, true
+		return nil
+	})
+	if !taken {
+		m.giveBack(c)
+		return
+	}
+	if err == nil || errors.Is(err, ErrSlow) {
+		m.mu.Lock()
+		d.moved++
+		m.mu.Unlock()
+	}
+}
+
+// moveLate has the session leave at once: it waits without a lane, or ends.
+func (m *Manager) moveLate(ctx context.Context, s *Session, n *node, d *drain) {
+	err := s.give(ctx, newCommand(commandLeave), func(Needs) error {
+		if s.claim.instance.node != n {
+			return ErrWrongState
 		}
 		return nil
-	}
-	c, prepare := newCommand(commandMove), func(needs Needs) error {
-		if err := at(needs); err != nil {
-			return err
-		}
-		return s.reserve(needs)
-	}
-	if late {
-		c, prepare = newCommand(commandLeave), at
-	}
-	err := s.give(ctx, c, prepare)
+	})
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err == nil || errors.Is(err, ErrSlow) {
@@ -181,7 +243,7 @@ func (m *Manager) moveOff(ctx context.Context, s *Session, n *node, d *drain, la
 		return
 	}
 	leaves := s.command != nil || s.ended || s.claim.given || s.claim.instance.node != n
-	if !late || ctx.Err() != nil || leaves || s.quit != nil {
+	if ctx.Err() != nil || leaves || s.quit != nil {
 		return
 	}
 	d.ended++

@@ -90,6 +90,80 @@ func TestDrainedRequestWaitsForALaneElsewhereWhenItsTimeIsOver(t *testing.T) {
 	})
 }
 
+// On a full fleet what has to leave a node gets the first lane that another gives back,
+// in that moment, before all whose answers nobody reads yet; and it runs on until then.
+func TestDrainOnAFullFleetGetsTheNextLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, y := serving("m", 1), serving("m", 1)
+		x.run = pausing("one", nil)
+		free := make(chan struct{})
+		y.run = blocking(free)
+		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y)
+		synctest.Wait()
+		leaves := running(m, a, Request{}, &fakeJob{})
+		synctest.Wait()
+		holds := running(m, a, Request{}, &fakeJob{})
+		synctest.Wait()
+		waits := running(m, a, Request{Class: 9}, &fakeJob{})
+		synctest.Wait()
+		if _, err := m.Drain("a"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(7 * time.Second)
+		if q, st := m.Queue(), m.Sessions()[0]; q.Waiting != 2 || q.Moving != 1 || st.State != PhaseDecode || st.Node != "a" {
+			t.Fatalf("got queue %+v and session %+v, want it to run on while it waits", q, st)
+		}
+		y.set(func(l *fakeLink) { l.run = saying("two.") })
+		at := time.Now()
+		free <- struct{}{}
+		got := <-leaves
+		if got.text != "one two. [done]" || got.record.Node != "b" || got.record.Moves != 1 {
+			t.Errorf("got %+v", got)
+		}
+		if took := time.Since(at); took != 0 {
+			t.Errorf("it moved %s after the lane was free, want at once", took)
+		}
+		<-holds
+		if got := <-waits; got.err != nil || got.record.Node != "b" {
+			t.Errorf("got %+v", got)
+		}
+		if st := m.Status().Nodes[0].Drain; !st.Drained || st.Moved != 1 {
+			t.Errorf("got %+v", st)
+		}
+		quietNow(t, m)
+	})
+}
+
+// What ends while it waits for a lane elsewhere leaves nothing in the queue.
+func TestDrainedRequestThatEndsMeanwhileDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, y := serving("m", 1), serving("m", 1)
+		more, free := make(chan struct{}), make(chan struct{})
+		x.run, y.run = pausing("one", more, "two."), blocking(free)
+		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y)
+		synctest.Wait()
+		leaves := running(m, a, Request{}, &fakeJob{})
+		synctest.Wait()
+		holds := running(m, a, Request{}, &fakeJob{})
+		synctest.Wait()
+		if _, err := m.Drain("a"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		close(more)
+		if got := <-leaves; got.text != "one two. [done]" || got.record.Node != "a" {
+			t.Errorf("got %+v", got)
+		}
+		synctest.Wait()
+		if st := m.Status(); st.Waiting != 0 || !st.Nodes[0].Drain.Drained || st.Nodes[0].Drain.Finished != 1 {
+			t.Errorf("got %d waiting, %+v", st.Waiting, st.Nodes[0].Drain)
+		}
+		close(free)
+		<-holds
+		quietNow(t, m)
+	})
+}
+
 func TestUndrainStopsTheDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := serving("m", 1)

@@ -117,6 +117,9 @@ func (n *node) busy() bool {
 	return slices.ContainsFunc(n.instances, (*instance).busy)
 }
 
+// loaded: a process has the model, though it may have to wake.
+func (i *instance) loaded() bool { return i.State == StateReady || i.State == StateSleeping }
+
 func (i *instance) busy() bool { return i.held > 0 || i.sessions > 0 || i.light > 0 }
 
 // start runs the node's goroutines until its context ends: one that listens to the
@@ -293,17 +296,22 @@ func (m *Manager) report(n *node, s NodeState) {
 	for _, i := range n.instances {
 		i.gone = true
 	}
-	known := slices.Clone(n.instances)
+	var fresh []*instance // another process than before has it
 	before := n.contexts()
 	for _, said := range s.Instances {
 		i := n.instance(said.Model)
 		said = plausible(said, time.Now())
+		if !i.loaded() || i.said.Port != said.Port {
+			fresh = append(fresh, i)
+		}
 		m.heardOfCache(i, said)
 		i.said, i.gone = said, false
 		i.settle(spec)
-		i.evicted = i.evicted && (i.State == StateReady || i.State == StateSleeping)
+		if !i.loaded() {
+			i.evicted, i.owed = false, nil
+		}
 	}
-	m.owes(n, func(i *instance) bool { return !slices.Contains(known, i) })
+	m.owes(n, fresh)
 	if len(m.suspicious(n, time.Now())) > 0 {
 		signal(n.doubt)
 	}
@@ -449,7 +457,7 @@ func (m *Manager) markUp(n *node) {
 		if was.seen {
 			n.lives++
 			m.forgetCaches(n)
-			m.owes(n, func(*instance) bool { return true })
+			m.owes(n, n.instances)
 		}
 		m.pump()
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,7 +21,7 @@ func TestClaimsAddUpUnderAllOperations(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		seed := rapid.Uint64().Draw(rt, "seed")
 		lanes := rapid.SliceOfN(rapid.IntRange(1, 3), 1, 4).Draw(rt, "lanes")
-		steps := rapid.SliceOfN(rapid.IntRange(0, 13), 20, 60).Draw(rt, "steps")
+		steps := rapid.SliceOfN(rapid.IntRange(0, 16), 20, 60).Draw(rt, "steps")
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, seed, lanes)
 			for _, step := range steps {
@@ -29,8 +30,8 @@ func TestClaimsAddUpUnderAllOperations(t *testing.T) {
 				time.Sleep(time.Duration(w.r.Int64N(int64(2 * time.Second))))
 				w.check()
 			}
-			for i := range lanes {
-				_ = w.m.Undrain(string(rune('a' + i)))
+			for _, n := range w.m.Status().Nodes {
+				_ = w.m.Undrain(n.Name)
 			}
 			time.Sleep(30 * time.Minute)
 			w.check()
@@ -48,35 +49,43 @@ type world struct {
 	r     *rand.Rand
 	m     *Manager
 	a     *Applied
-	links []*fakeLink
-	lanes []int
+	named []*fakeLink    // by the policy
+	links []*fakeLink    // these, and those that dialled in
+	lanes map[string]int // by node
 }
 
 func newWorld(t *testing.T, seed uint64, lanes []int) *world {
-	w := &world{t: t, r: rand.New(rand.NewPCG(seed, 99)), lanes: lanes}
+	w := &world{t: t, r: rand.New(rand.NewPCG(seed, 99)), lanes: make(map[string]int)}
 	for i, n := range lanes {
-		l := serving("m", n)
-		mood := moody(rand.New(rand.NewPCG(seed, uint64(i))), l)
-		l.run = mood
-		l.ask = func(ctx context.Context, _ Call) (Reply, error) {
-			err := mood(ctx, Assignment{}, func(Event) error { return nil })
-			return Reply{}, err
-		}
-		w.links = append(w.links, l)
+		w.lanes[string(rune('a'+i))] = n
+		w.named = append(w.named, moodyNode(rand.New(rand.NewPCG(seed, uint64(i))), n))
 	}
-	w.m, w.a = fleetOf(t, w.policy, w.links...)
+	w.links = slices.Clone(w.named)
+	w.m, w.a = fleetOf(t, w.policy, w.named...)
 	synctest.Wait()
 	return w
 }
 
+func moodyNode(r *rand.Rand, lanes int) *fakeLink {
+	l := serving("m", lanes)
+	mood := moody(r, l)
+	l.run = mood
+	l.ask = func(ctx context.Context, _ Call) (Reply, error) {
+		err := mood(ctx, Assignment{}, func(Event) error { return nil })
+		return Reply{}, err
+	}
+	return l
+}
+
 func (w *world) policy(p *Policy) {
+	p.Joins = true
 	p.Wait, p.Waiting, p.Preempt, p.DrainTimeout = 20*time.Second, 16, true, 15*time.Second
 }
 
 // step does one thing.
 func (w *world) step(what int) {
 	node := w.r.IntN(len(w.links))
-	name, link := string(rune('a'+node)), w.links[node]
+	link := w.links[node]
 	switch what {
 	case 0, 1, 2, 3:
 		w.ask(Request{Model: "m", Class: w.r.IntN(4), Digest: uint64(w.r.IntN(3)), Mixed: w.r.IntN(2) == 0})
@@ -95,6 +104,8 @@ func (w *world) step(what int) {
 	case 8:
 		w.onSession(func(id string) error { return w.m.Move(w.t.Context(), id) })
 	case 9:
+		nodes := w.m.Status().Nodes
+		name := nodes[w.r.IntN(len(nodes))].Name
 		if w.r.IntN(2) == 0 {
 			_, _ = w.m.Drain(name)
 		} else {
@@ -107,11 +118,43 @@ func (w *world) step(what int) {
 	case 12:
 		link.tell(NodeState{Down: &NodeLost{Cause: CauseReset}})
 	case 13:
-		next := apply(w.t, w.m, w.policy, w.links...)
+		next := apply(w.t, w.m, w.policy, w.named...)
 		w.a.Withdraw()
 		w.a.Release()
 		w.a = next
+	case 14:
+		call := Call{Op: OpAsk, Path: fmt.Sprint("/", w.r.IntN(2))}
+		go func() { _, _ = w.m.CallAll(w.t.Context(), "m", call) }()
+	case 15:
+		w.adopt()
+	case 16: // its process is another one now, or gone
+		i := link.instances[0]
+		i.State, i.Port = State(w.r.IntN(int(StateFailed)+1)), w.r.IntN(3)
+		link.tell(NodeState{Instances: []Instance{i}, Places: 1, Loads: true})
 	}
+}
+
+// adopt has one of two nodes dial in, from one of two addresses. It may be away
+// afterwards, and back when it dials in again.
+func (w *world) adopt() {
+	name, address, lanes := fmt.Sprint("joined", w.r.IntN(2)), fmt.Sprint(w.r.IntN(2)), 1+w.r.IntN(2)
+	dice := rand.New(rand.NewPCG(w.r.Uint64(), 1))
+	_, _ = w.m.Adopt(Joining{
+		Identity: name, Address: address,
+		Open: func() (Link, error) {
+			w.lanes[name] = lanes
+			l := moodyNode(dice, lanes)
+			w.links = append(w.links, l)
+			return l, nil
+		},
+		Attach: func(known Link) error {
+			if l := known.(*fakeLink); l.tell != nil {
+				l.tell(NodeState{Instances: l.instances})
+			}
+			return nil
+		},
+	})
+	synctest.Wait()
 }
 
 // ask has a client come, who may leave, and who may only admit its request.
@@ -167,13 +210,13 @@ func (w *world) check() {
 			want[c.instance] = f
 		}
 	}
-	for at, n := range w.m.nodes {
+	for _, n := range w.m.nodes {
 		for _, i := range n.instances {
 			if got := (figures{i.held, i.sessions, i.light}); got != want[i] {
 				w.t.Errorf("node %s: got %+v, want %+v, the claims that are open", n.name, got, want[i])
 			}
-			if i.held > w.lanes[at] || i.held < 0 {
-				w.t.Errorf("node %s: got %d lanes held of %d", n.name, i.held, w.lanes[at])
+			if i.held > w.lanes[n.name] || i.held < 0 {
+				w.t.Errorf("node %s: got %d lanes held of %d", n.name, i.held, w.lanes[n.name])
 			}
 		}
 	}

@@ -28,7 +28,7 @@ func (i *instance) full() bool { return i.held+i.Leaving >= i.lanes() }
 
 // idle reports whether nobody would miss the instance, as far as is known.
 func (i *instance) idle(now time.Time) bool {
-	return (i.State == StateReady || i.State == StateSleeping) && i.held+i.light+i.sessions+i.Leaving == 0 &&
+	return i.loaded() && i.held+i.light+i.sessions+i.Leaving == 0 &&
 		!(i.Load.fresh(now) && i.Load.Active+i.Load.Queued > 0)
 }
 

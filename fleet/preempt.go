@@ -52,7 +52,7 @@ func (m *Manager) victim(w *waiter, spared map[*Session]bool) *Session {
 func (m *Manager) wants(w *waiter, c *claim) bool {
 	i := c.instance
 	n := i.node
-	like := w.needs.Fingerprint == "" || w.needs.Fingerprint == i.Fingerprint && i.Features.Has(w.needs.Features)
+	like, _ := w.suits(&i.Instance)
 	return i.Serves(w.Model) && like && n.up() && n.drain == nil && w.failedOn(n) == nil &&
 		(i.Context == 0 || w.needs.Prompt <= i.Context)
 }

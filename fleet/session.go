@@ -235,6 +235,7 @@ func (s *Session) outOf(said *RequestError, last error) error {
 func (s *Session) begin(c *claim) {
 	s.m.mu.Lock()
 	s.claim = c
+	c.instance.node.changes()
 	s.record.Session, s.record.Node, s.record.Model = s.id, c.state.Node, c.state.Model
 	s.record.Waited = time.Since(s.began)
 	s.phase.Store(int32(PhasePrefill))
@@ -246,6 +247,7 @@ func (s *Session) begin(c *claim) {
 func (s *Session) hold(c *claim, needs Needs) {
 	s.m.mu.Lock()
 	s.claim = c
+	c.instance.node.changes()
 	s.record.Node, s.record.Model = c.state.Node, c.state.Model
 	s.record.Moves++
 	if needs.Fingerprint != "" && needs.Fingerprint != c.state.Fingerprint && s.delivered.Load() {

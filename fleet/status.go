@@ -134,7 +134,7 @@ func (s *ModelStatus) add(n *node, i *instance) {
 	if n.up() && n.drain == nil {
 		s.State = better(s.State, i.State)
 	}
-	if n.up() && n.drain == nil && (i.State == StateReady || i.State == StateSleeping) {
+	if n.up() && n.drain == nil && i.loaded() {
 		s.Ready++
 		s.Lanes += i.lanes()
 		s.Context = max(s.Context, i.Context)

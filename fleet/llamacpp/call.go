@@ -54,6 +54,9 @@ func (l *Link) answer(outer context.Context, c fleet.Call) (fleet.Reply, error) 
 	if !strings.HasPrefix(c.Path, "/") {
 		return fleet.Reply{}, fmt.Errorf("node %s: path %q does not begin with a slash", l.name, c.Path)
 	}
+	if c.Path == adaptersPath && l.isRouter() {
+		return fleet.Reply{}, errRouterAdapters
+	}
 	if err := l.makeRoom(outer, c.Unload); err != nil {
 		return fleet.Reply{}, err
 	}

@@ -104,6 +104,13 @@ func argument(args []string, names ...string) int {
 	return 0
 }
 
+// adaptersPath sets LoRA adapters. Its body is a list, and a router hands on only what
+// names a model in its body: it answers "model name is missing from the request".
+const adaptersPath = "/lora-adapters"
+
+var errRouterAdapters = declined("llama-server's router hands on no change of LoRA adapters; "+
+	"start the model with --lora-scaled, or send \"lora\" with each request", nil)
+
 // deepenRouted asks what can be asked of a model that is loaded.
 func (l *Link) deepenRouted(ctx context.Context, i *fleet.Instance, meta map[string]json.RawMessage) error {
 	t := target{link: l, model: i.Model}

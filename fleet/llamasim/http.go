@@ -128,7 +128,7 @@ func (in *instance) routeGet(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Process-Start-Time-Unix", strconv.FormatInt(in.start.UnixMicro()%1e10, 10))
 		writeBody(w, http.StatusOK, "text/plain; version=0.0.4", []byte(in.metrics()))
 	case "/lora-adapters":
-		writeJSON(w, http.StatusOK, []int{})
+		writeJSON(w, http.StatusOK, in.adapters())
 	default:
 		writeError(w, errNotFound)
 	}
@@ -171,6 +171,8 @@ func (in *instance) postHandler(path string) postHandler {
 		return in.serveDetokenize
 	case "/apply-template":
 		return in.serveTemplate
+	case "/lora-adapters":
+		return in.setAdapters
 	case "/v1/chat/completions/input_tokens":
 		return in.countTokens(chatSurface, true)
 	case "/v1/responses/input_tokens":

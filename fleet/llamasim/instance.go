@@ -45,6 +45,7 @@ type instance struct {
 	nextTask int
 	decodes  int // calls the real server would name graphs reused
 	counters counters
+	scales   []float64      // of its LoRA adapters
 	handlers sync.WaitGroup // requests, joined only under mu while not dead
 	serving  sync.WaitGroup
 }
@@ -55,6 +56,7 @@ func newInstance(s *Server, o Options, ln net.Listener, log *logger) *instance {
 		server: s, o: o, addr: ln.Addr().String(), start: log.start, log: log,
 		conns: map[*conn]http.ConnState{}, term: make(chan struct{}), gone: make(chan struct{}), running: map[*job]bool{},
 		mediaMarker: "<__media_" + randomID() + "__>",
+		scales:      newScales(o.Adapters),
 	}
 	in.can, _ = o.Version.features()
 	in.ctx, in.cancel = context.WithCancel(context.Background())

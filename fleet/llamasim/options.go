@@ -80,6 +80,9 @@ type Options struct {
 	// Embeddings, Reranking and Infill open the routes of that kind.
 	Embeddings, Reranking, Infill bool
 
+	// Adapters is how many LoRA adapters it was started with (--lora), all of scale 1.
+	Adapters int
+
 	// NoSlots and NoMetrics close /slots and /metrics.
 	NoSlots, NoMetrics bool
 

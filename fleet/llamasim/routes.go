@@ -71,7 +71,8 @@ func (r *router) routePost(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	fields, err := parseBody(body)
-	if err != nil {
+	if err != nil && path != "/lora-adapters" { // a list, which names no model
+
 		r.in.refused(w, err)
 		return
 	}
