@@ -106,7 +106,7 @@ func realDeaths(t *testing.T, thinking bool, args ...string) {
 	e := startEdge(t, conf.String(), "fleet")
 	e.allUp(len(servers))
 
-	const tokens, points = 1200, 8
+	const tokens, points = 500, 5
 	list := slices.Concat(askings, []asking{
 		typedAsking("responses, streamed", "/v1/responses", thinking, true), typedAsking("responses, whole", "/v1/responses", thinking, false),
 		typedAsking("messages, streamed", "/v1/messages", thinking, true), typedAsking("messages, whole", "/v1/messages", thinking, false),

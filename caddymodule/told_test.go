@@ -361,7 +361,7 @@ func surplus(long, short string) (tokens int, ok bool) {
 // atTheLimit is an answer of Messages that ended with the client's limit: that is kept
 // to one token for each node that was lost, see docs/resume.md.
 func (a told) atTheLimit(want told) told {
-	if a.Finish != "max_tokens" || want.Finish != "max_tokens" {
+	if want.Finish != "max_tokens" || a.Finish != "" && a.Finish != want.Finish {
 		return a
 	}
 	if n, ok := surplus(a.Reasoning, want.Reasoning); ok && n <= maxMoves && a.Content == "" {
