@@ -21,6 +21,7 @@ PURE := ./slotlog/... ./fleet/...
 BUILD := build
 NOTES := $(BUILD)/left-out
 FUZZTIME ?= 30s
+BREAKS ?= 10000
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -93,6 +94,13 @@ lint: ## golangci-lint (fetched on first use)
 .PHONY: bench
 bench: ## all benchmarks
 	$(GO) test -tags $(TAGS) -run '^$$' -bench . -benchmem -p 1 ./...
+
+.PHONY: soak
+soak: ## every kind of answer while $BREAKS (10000) nodes are lost under them (about 15 minutes)
+	@mkdir -p $(BUILD); \
+	$(GO) test -v -count=1 -tags $(TAGS) -timeout 60m -run '^TestNothingIsLostOrRepeatedInManyBreaks$$' ./caddymodule -args -breaks $(BREAKS) >$(BUILD)/soak.log 2>&1; code=$$?; \
+	grep -v '^=== ' $(BUILD)/soak.log; \
+	exit $$code
 
 .PHONY: sim
 sim: ## the study of placements on simulated fleets, as docs/placement.md has it (about 10 minutes)

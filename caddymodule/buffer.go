@@ -62,7 +62,10 @@ const keepStep = 4 << 10
 // memory for that: then nothing changes.
 func (s *share) keep(n int64) bool {
 	n = (n + keepStep - 1) / keepStep * keepStep
-	if n <= s.kept {
+	if n == s.kept {
+		return true // what all requests share is touched only if it changes
+	}
+	if n < s.kept {
 		s.of.used.Add(n - s.kept)
 	} else if !s.of.take(n-s.kept, s.limit) {
 		return false

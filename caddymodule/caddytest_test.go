@@ -84,7 +84,8 @@ func (e *edge) load(global, site string) error {
 // does not tell.
 func listeners(t testing.TB, url string) int {
 	t.Helper()
-	_, port, err := net.SplitHostPort(strings.TrimPrefix(url, "http://"))
+	_, addr, _ := strings.Cut(url, "://")
+	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -105,8 +106,12 @@ func realDeaths(t *testing.T, thinking bool, args ...string) {
 	e := startEdge(t, conf.String(), "fleet")
 	e.allUp(len(servers))
 
-	const tokens, points = 240, 8
-	for _, a := range askings {
+	const tokens, points = 500, 5
+	list := slices.Concat(askings, []asking{
+		typedAsking("responses, streamed", "/v1/responses", thinking, true), typedAsking("responses, whole", "/v1/responses", thinking, false),
+		typedAsking("messages, streamed", "/v1/messages", thinking, true), typedAsking("messages, whole", "/v1/messages", thinking, false),
+	})
+	for _, a := range list {
 		if a.thinking != thinking {
 			continue
 		}
@@ -115,21 +120,38 @@ func realDeaths(t *testing.T, thinking bool, args ...string) {
 			if want.Fault != "" || want.Content+want.Reasoning == "" || thinking != (want.Reasoning != "") {
 				t.Fatalf("the uninterrupted answer: %+v", want)
 			}
+			before := e.moves()
 			for i := range points {
-				at := 1 + i*(tokens-40)/(points-1)
+				at := 1 + i*want.Events*3/4/points
 				e.killReal(t, a, want, tokens, at, servers)
 				e.allUp(len(servers))
+			}
+			moved := e.moves() - before
+			t.Logf("%d of %d answers were cut and went on", moved, points)
+			if moved < points/2 {
+				t.Errorf("only %d of %d answers were cut: the server is too fast for this test", moved, points)
 			}
 		})
 	}
 }
 
-// killReal asks, kills the serving process on the way, and starts it again.
+// moves is how many requests left a node so far.
+func (e *edge) moves() (n int) {
+	for name, value := range scrape(e.t, e) {
+		if strings.HasPrefix(name, "slotfleet_failovers_total{") {
+			n += int(value)
+		}
+	}
+	return n
+}
+
+// killReal asks, kills the process that has the request on the way, and starts it again.
 func (e *edge) killReal(t *testing.T, a asking, want told, tokens, at int, servers []*realServer) {
 	var killed *realServer
 	kill := func() bool {
+		held := lanesHeld(e)
 		for i, s := range servers {
-			if e.runningOn(fmt.Sprintf("node-%d", i)) {
+			if strings.Contains(held, fmt.Sprintf("node-%d:", i)) {
 				s.kill()
 				killed = s
 				return true
@@ -141,17 +163,18 @@ func (e *edge) killReal(t *testing.T, a asking, want told, tokens, at int, serve
 	if a.stream {
 		got = e.ask(t.Context(), a, tokens, func(chunk int) {
 			if chunk == at {
-				await(t, "a slot that runs", kill)
+				await(t, "a lane that is held", kill)
 			}
 		})
 	} else {
 		answered := make(chan told)
 		go func() { answered <- e.ask(t.Context(), a, tokens, nil) }()
-		await(t, "a slot that runs", kill)
+		await(t, "a slot that runs", func() bool { return e.runningOn("node-0") || e.runningOn("node-1") })
+		kill()
 		got = <-answered
 	}
 	if diff := got.equal(want); diff != "" {
-		t.Errorf("killed at token %d: %s", at, diff)
+		t.Errorf("killed at event %d: %s", at, diff)
 	}
 	if killed == nil {
 		t.Fatal("nothing was killed")

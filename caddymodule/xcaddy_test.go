@@ -40,6 +40,7 @@ func TestBinary(t *testing.T) {
 	t.Run("exit codes", b.testExitCodes)
 	t.Run("stand-in", b.testStandIn)
 	t.Run("stops in order", b.testStop)
+	t.Run("is killed", b.testKilled)
 	t.Run("demo", b.testDemo)
 	t.Run("demo with own nodes", b.testDemoOwnNodes)
 	t.Run("demo that cannot start", b.testDemoRefusals)

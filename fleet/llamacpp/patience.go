@@ -31,6 +31,7 @@ type waiting struct {
 
 	mu    sync.Mutex
 	timer *time.Timer // nil: no limit so far
+	rings time.Time   // when the timer does; zero: it does not
 	turn  int         // counts waits
 	on    bool        // a wait goes on
 	asked bool        // in this wait
@@ -65,7 +66,6 @@ func (w *waiting) stop() {
 	if w.on {
 		w.on = false
 		w.idle += time.Since(w.begun)
-		w.timer.Stop()
 	}
 }
 
@@ -76,16 +76,21 @@ func (w *waiting) worked() {
 	w.idle = 0
 }
 
-// wind sets the timer to the limit from now, or to what is left of the idle time. mu
-// is held.
+// wind has the wait end at the limit from now, or at what is left of the idle time. mu
+// is held. There is a wait for each token, and setting a timer costs more than all else
+// here: one that rings before is left to find that it came too early.
 func (w *waiting) wind(now time.Time) {
 	d := min(w.limit, w.left(now))
 	w.due = now.Add(d)
-	if w.timer == nil {
+	switch {
+	case w.timer == nil:
 		w.timer = time.AfterFunc(d, w.ring)
+	case w.rings.IsZero() || w.rings.After(w.due):
+		w.timer.Reset(d)
+	default:
 		return
 	}
-	w.timer.Reset(d)
+	w.rings = w.due
 }
 
 // left is what is left of the idle time. mu is held.
@@ -93,11 +98,16 @@ func (w *waiting) left(now time.Time) time.Duration {
 	return idle(w.limit) - w.idle - now.Sub(w.begun)
 }
 
-// ring is called by the timer, possibly a moment after its wait ended.
+// ring is called by the timer, possibly after its wait ended, or in a later one.
 func (w *waiting) ring() {
 	w.mu.Lock()
 	now := time.Now()
-	if !w.on || now.Before(w.due) {
+	w.rings = time.Time{}
+	if w.on && now.Before(w.due) {
+		w.timer.Reset(w.due.Sub(now))
+		w.rings = w.due
+	}
+	if !w.rings.IsZero() || !w.on {
 		w.mu.Unlock()
 		return
 	}
@@ -128,6 +138,11 @@ func (w *waiting) ring() {
 // close ends the clock and waits until nobody is asked any more.
 func (w *waiting) close() {
 	w.stop()
+	w.mu.Lock()
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+	w.mu.Unlock()
 	w.cancel()
 	w.asks.Wait()
 }
