@@ -101,7 +101,7 @@ func TestDrainOnAFullFleetGetsTheNextLane(t *testing.T) {
 		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y)
 		synctest.Wait()
 		leaves := running(m, a, Request{}, &fakeJob{})
-		synctest.Wait()
+		time.Sleep(time.Millisecond) // so that it is the oldest
 		holds := running(m, a, Request{}, &fakeJob{})
 		synctest.Wait()
 		waits := running(m, a, Request{Class: 9}, &fakeJob{})
