@@ -96,10 +96,12 @@ func (c logCommand) run(ctx context.Context) error {
 		in = f
 	}
 	read := newLogReading(c.port)
+	var size int64
 	buf := make([]byte, 256<<10)
 	for {
 		n, err := in.Read(buf)
 		read.feed(buf[:n], time.Now())
+		size += int64(n)
 		if err == io.EOF {
 			break
 		} else if err != nil {
@@ -118,16 +120,17 @@ func (c logCommand) run(ctx context.Context) error {
 	if err := c.print(c.out, read.report(time.Now())); err != nil || !tail {
 		return err
 	}
-	return c.tail(ctx, read)
+	return c.tail(ctx, read, size)
 }
 
-// tail follows the file and prints what changes.
-func (c logCommand) tail(ctx context.Context, read *logReading) error {
+// tail follows the file, of which so many bytes were read, and prints what changes.
+func (c logCommand) tail(ctx context.Context, read *logReading, size int64) error {
 	path, err := filepath.Abs(c.path)
 	if err != nil {
 		return fmt.Errorf("following %s: %w", printable(c.path), err)
 	}
-	s := slotlog.Open(slotlog.SourceOptions{Path: path, Port: read.fixedPort()})
+	// What came since it was read is news, of an empty file all.
+	s := slotlog.Open(slotlog.SourceOptions{Path: path, Port: read.fixedPort(), NewsFrom: max(1, size)})
 	defer s.Close()
 	changed, cancel := s.Subscribe()
 	defer cancel()

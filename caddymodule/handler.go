@@ -364,14 +364,14 @@ func (h *Handler) read(p *reply, r *http.Request, l lease, mem *share) (work, er
 func (h *Handler) run(p *reply, r *http.Request, l lease, todo work, mem *share, a *account) error {
 	a.asked = todo.want.Model
 	ctx := r.Context()
+	if todo.job != nil {
+		p.contentType = todo.job.ContentType()
+	}
 	if todo.job != nil && todo.job.Streams() {
 		var lost context.CancelFunc
 		ctx, lost = context.WithCancel(ctx)
 		defer lost()
 		defer p.ping(l.run.ping, lost)()
-	}
-	if todo.job != nil {
-		p.contentType = todo.job.ContentType()
 	}
 	s, err := l.manager.Admit(ctx, l.Applied, todo.want)
 	if err != nil {

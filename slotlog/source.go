@@ -31,6 +31,10 @@ type SourceOptions struct {
 	// besides as much as 64 KiB of its beginning. Default: 1 MiB.
 	StartBytes int64 `json:"start_bytes,omitempty"`
 
+	// NewsFrom is the offset, in a file that is already there, from which its lines are
+	// news: for who has read what stands before. Default: its size when it is opened.
+	NewsFrom int64 `json:"news_from,omitempty"`
+
 	// MaxLine is how many bytes of a line are looked at. Default: 64 KiB.
 	MaxLine int `json:"max_line,omitempty"`
 }
@@ -123,7 +127,7 @@ func (s *Source) follow(w *watcher, files fileSystem) {
 	defer k.leave()
 	k.watch(s.o.Path)
 	t := &tail{
-		files: files, to: s, path: s.o.Path, start: s.o.StartBytes, now: time.Now, stop: s.stop,
+		files: files, to: s, path: s.o.Path, start: s.o.StartBytes, news: s.o.NewsFrom, now: time.Now, stop: s.stop,
 		opened: func(real string) { k.watch(s.o.Path, real) },
 	}
 	defer t.end()

@@ -225,6 +225,21 @@ func TestOldLinesSetStatesButTheirTokensAreNoNews(t *testing.T) {
 	}
 }
 
+func TestLinesBehindWhatWasReadBeforeAreNews(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.log")
+	before := launchLine(7) + readoutLine(7, 500)
+	write(t, path, before+readoutLine(7, 640))
+	s := Open(SourceOptions{Path: path, NewsFrom: int64(len(before))})
+	t.Cleanup(func() { s.Close() })
+	await(t, s, "640 decoded", func(n Snapshot) bool {
+		x := slot0(n)
+		return x != nil && x.Decoded != nil && *x.Decoded == 640
+	})
+	if got := s.TakeGeneratedTokens(); got != 140 {
+		t.Errorf("tokens behind what was read: got %d, want 140", got)
+	}
+}
+
 func TestTasksThatEndedInOldLinesAreNoNews(t *testing.T) {
 	s, path := logFile(t, launchLine(7)+releaseLine(7)+launchLine(8))
 	awaitTask(t, s, 8)

@@ -48,6 +48,7 @@ type tail struct {
 	to     sink
 	path   string
 	start  int64             // how much of the end of an old file is read
+	news   int64             // where the end of an old file is; 0: where it ends when it is opened
 	opened func(real string) // told where the file is that was opened, links followed
 	now    func() time.Time  // the clock
 	stop   <-chan struct{}   // closed: reading is to end
@@ -165,6 +166,9 @@ func (t *tail) readOld() error {
 		return err
 	}
 	end, at := st.Size(), t.now()
+	if t.news > 0 {
+		end = min(end, t.news)
+	}
 	if st.ModTime().Before(at) {
 		at = st.ModTime()
 	}
