@@ -116,7 +116,7 @@ func (a *agentMachine) act(x agentAction) { a.acts = append(a.acts, x) }
 // up gives the machine a connection that is encrypted, under a number never used before.
 func (a *agentMachine) up(now time.Duration, conn uint64) {
 	a.advance(now)
-	a.conns[conn] = &agentConn{id: conn, wire: &wire{lastIn: a.now, lastOut: a.now}, busySince: a.now}
+	a.conns[conn] = &agentConn{id: conn, wire: &wire{lastIn: a.now, lastOut: a.now}, busySince: a.now, toldAt: a.now - statusGap}
 }
 
 // down says that a connection is gone. What runs goes on until its lease ends.

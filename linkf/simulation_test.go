@@ -170,6 +170,21 @@ func (w *world) trouble(kind int) {
 		w.call()
 	case 8:
 		w.work()
+		if w.pick.IntN(100) == 0 {
+			w.flood()
+		}
+	}
+}
+
+// flood has a model server say as much as there is room for.
+func (w *world) flood() {
+	id, ok := some(w, w.runs)
+	for i := 0; ok && i < 20 && w.runs[id] != nil && !w.runs[id].waits && !w.runs[id].stopped; i++ {
+		w.say(id, 3*maxPiece)
+		w.settle()
+		if w.pick.IntN(4) == 0 {
+			w.exchange()
+		}
 	}
 }
 
@@ -342,11 +357,15 @@ func (w *world) emit() {
 	if !ok || w.runs[id].waits {
 		return
 	}
-	r := w.runs[id]
 	size := 12
 	if w.pick.IntN(30) == 0 {
 		size = w.pick.IntN(3) * maxPiece * 3
 	}
+	w.say(id, size)
+}
+
+func (w *world) say(id uint64, size int) {
+	r := w.runs[id]
 	data := make([]byte, max(12, size))
 	binary.LittleEndian.PutUint64(data, id)
 	binary.LittleEndian.PutUint32(data[8:], r.count)
