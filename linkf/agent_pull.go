@@ -25,7 +25,8 @@ func (a *agentMachine) pull(now time.Duration, conn uint64, b []byte, most int) 
 		c.replies = c.replies[1:]
 		b = a.pullReply(b, x)
 	}
-	for len(c.dirty) > 0 && len(b)-began < most && w.bye == "" {
+	// The ends of generations go out before a close, too.
+	for len(c.dirty) > 0 && len(b)-began < most {
 		s := c.dirty[0]
 		c.dirty = c.dirty[1:]
 		b = a.pullSession(b, c, s)

@@ -119,11 +119,17 @@ func (h *headMachine) down(now time.Duration) {
 	}
 }
 
-// lost ends all that runs: the node is gone for good.
+// lost ends all that runs: the node is gone for good, or this link to it. One that is
+// connected is told.
 func (h *headMachine) lost(now time.Duration, err error) {
 	h.advance(now)
 	for _, s := range h.sessions {
-		h.end(s, err)
+		if s.running && !s.leaving && !s.revoked {
+			h.act(headAction{kind: headEnded, session: s.id, generation: s.generation, err: err})
+		}
+		if !s.revoked {
+			_ = h.revoke(now, s.id) // it is there
+		}
 	}
 	for _, c := range h.calls {
 		h.answer(c, fleet.Reply{}, err)

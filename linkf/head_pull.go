@@ -18,7 +18,8 @@ func (h *headMachine) pull(now time.Duration, b []byte, most int) []byte {
 	if !h.listed && w.bye == "" {
 		b = h.list(b)
 	}
-	for len(h.dirty) > 0 && len(b)-began < most && w.bye == "" {
+	// Revokes go out before a close, too: the node need not wait for leases to end.
+	for len(h.dirty) > 0 && len(b)-began < most {
 		s := h.dirty[0]
 		h.dirty = h.dirty[1:]
 		b = h.pullSession(b, s)

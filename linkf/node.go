@@ -1,0 +1,443 @@
+package linkf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/slotfleet/slotfleet/fleet"
+)
+
+const (
+	joinFirst = 500 * time.Millisecond // until the second attempt to reach a head
+	joinMost  = 30 * time.Second       // between two attempts
+)
+
+// NodeOptions say what a node runs, and for whom.
+type NodeOptions struct {
+	// Identity of the node: what its heads call it. 1 to 255 bytes.
+	Identity string
+
+	// Upstream is the link to the node's model server. The node closes it.
+	Upstream fleet.Link
+
+	// Lanes bounds the generations of all heads. Default: what the server has.
+	Lanes int
+
+	// Tokens that prove the node to its heads and them to it; if one is not known
+	// there, the next is used. Default: none, so that nothing is proved.
+	Tokens []Token
+
+	// Logger for what nobody gets as an error. Default: none.
+	Logger *slog.Logger
+}
+
+// Node runs the generations of its heads on one model server.
+type Node struct {
+	o     NodeOptions
+	log   *slog.Logger
+	doors admission // for heads that dial
+
+	life context.Context // of connections; ends with Close
+	quit context.CancelFunc
+	wg   sync.WaitGroup
+
+	work     context.Context // of generations and calls; ends first
+	stopWork context.CancelCauseFunc
+	working  sync.WaitGroup
+
+	mu     sync.Mutex
+	m      *agentMachine
+	last   uint64 // number of a connection
+	conns  map[uint64]*nodeConn
+	runs   map[uint64]*nodeRun
+	calls  map[uint64]context.CancelFunc
+	closed bool
+	ticker *time.Timer // ends leases while nobody is connected
+}
+
+// nodeConn is one connection. It is the machine's end of it.
+type nodeConn struct {
+	node    *Node
+	id      uint64
+	kick    chan struct{}
+	greeted bool
+	over    error
+	done    chan struct{}
+}
+
+// nodeRun is a generation of the model server.
+type nodeRun struct {
+	cancel context.CancelCauseFunc
+	room   chan struct{} // filled when it may go on
+}
+
+// NewNode returns a node and has it watch its model server.
+func NewNode(o NodeOptions) (*Node, error) {
+	if o.Identity == "" || len(o.Identity) > maxIdentity {
+		return nil, fmt.Errorf("the node's identity has %d bytes: 1 to %d are allowed", len(o.Identity), maxIdentity)
+	}
+	if len(o.Tokens) == 0 {
+		o.Tokens = []Token{{}}
+	}
+	n := &Node{
+		o: o, log: o.Logger,
+		m:     newAgent(who{newInstance(), o.Identity}, o.Lanes),
+		conns: make(map[uint64]*nodeConn), runs: make(map[uint64]*nodeRun), calls: make(map[uint64]context.CancelFunc),
+	}
+	if n.log == nil {
+		n.log = slog.New(slog.DiscardHandler)
+	}
+	n.life, n.quit = context.WithCancel(context.Background())
+	n.work, n.stopWork = context.WithCancelCause(n.life)
+	n.ticker = time.AfterFunc(time.Hour, n.tick)
+	n.wg.Go(func() { o.Upstream.Watch(n.life, n.offer) })
+	return n, nil
+}
+
+// Close ends what the node runs, tells its heads so, ends its connections, and closes
+// the link to the model server. It waits for all of it.
+func (n *Node) Close() error {
+	stopping := lost(n.o.Identity, fleet.CauseClosed, errors.New("the node is stopping"))
+	n.mu.Lock()
+	n.closed = true
+	_ = n.m.offer(clockNow(), fleet.NodeState{Down: stopping}, time.Now()) // that fits
+	n.stir()
+	n.mu.Unlock()
+	n.stopWork(stopping)
+	n.working.Wait()
+
+	n.mu.Lock()
+	for _, c := range n.m.conns {
+		n.m.close(c, errors.New("the node is stopping"))
+	}
+	n.stir()
+	n.mu.Unlock()
+	n.flushed()
+	n.quit()
+	n.wg.Wait()
+	n.ticker.Stop()
+	return n.o.Upstream.Close("the node is stopping")
+}
+
+// flushed waits for the last words to go out, as long as a head may take for them.
+func (n *Node) flushed() {
+	ctx, cancel := context.WithTimeout(n.life, time.Second)
+	defer cancel()
+	n.mu.Lock()
+	var all []chan struct{}
+	for _, c := range n.conns {
+		all = append(all, c.done)
+	}
+	n.mu.Unlock()
+	for _, done := range all {
+		select {
+		case <-done:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// offer tells the heads what the model server offers.
+func (n *Node) offer(s fleet.NodeState) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return
+	}
+	if err := n.m.offer(clockNow(), s, time.Now()); err != nil {
+		n.log.Error("the state of the model server cannot be told", "error", err)
+	}
+	n.stir()
+}
+
+// tick does what is due while no connection asks.
+func (n *Node) tick() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.m.tick(clockNow())
+	n.stir()
+}
+
+// stir does what the machine wants done and has the connections look at it. Called
+// under the mutex after everything that the machine was told.
+func (n *Node) stir() {
+	n.act()
+	for _, c := range n.conns {
+		wakeUp(c.kick)
+	}
+	if at, ok := n.m.wake(); ok && !n.closed && len(n.conns) == 0 {
+		n.ticker.Reset(max(at-clockNow(), time.Millisecond))
+	}
+}
+
+func (n *Node) act() {
+	for _, x := range n.m.actions() {
+		switch x.kind {
+		case agentStart:
+			if !n.closed {
+				n.start(x)
+			} else {
+				n.m.finish(clockNow(), x.run, context.Cause(n.work))
+			}
+		case agentStop:
+			if r := n.runs[x.run]; r != nil {
+				r.cancel(x.err)
+			}
+		case agentReadOn:
+			if r := n.runs[x.run]; r != nil {
+				wakeUp(r.room)
+			}
+		case agentCall:
+			if !n.closed {
+				n.call(x)
+			}
+		case agentCallStop:
+			if cancel := n.calls[x.run]; cancel != nil {
+				cancel()
+			}
+		case agentClose:
+			if c := n.conns[x.conn]; c != nil {
+				c.over = x.err
+			}
+		case agentGreeted:
+			if c := n.conns[x.conn]; c != nil {
+				c.greeted = true
+			}
+			n.log.Info("linked to a head", "head", x.identity)
+		}
+	}
+}
+
+// start runs a generation. Called under the mutex.
+func (n *Node) start(x agentAction) {
+	ctx, cancel := context.WithCancelCause(n.work)
+	r := &nodeRun{cancel: cancel, room: make(chan struct{}, 1)}
+	n.runs[x.run] = r
+	n.working.Go(func() {
+		err := n.o.Upstream.Run(ctx, x.assignment, func(e fleet.Event) error { return n.emit(ctx, x.run, r, e) })
+		cancel(nil)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.runs, x.run)
+		n.m.finish(clockNow(), x.run, err)
+		n.stir()
+	})
+}
+
+// emit keeps an event for the head, and waits while there is no room for more.
+func (n *Node) emit(ctx context.Context, run uint64, r *nodeRun, e fleet.Event) error {
+	e.Data = append([]byte(nil), e.Data...)
+	e.Progress, e.Timings = copyOf(e.Progress), copyOf(e.Timings)
+	n.mu.Lock()
+	got := n.m.emit(clockNow(), run, e)
+	n.stir()
+	n.mu.Unlock()
+	switch got {
+	case roomGone:
+		return errCancelled
+	case roomNone:
+		select {
+		case <-r.room:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+func copyOf[T any](p *T) *T {
+	if p == nil {
+		return nil
+	}
+	c := *p
+	return &c
+}
+
+// call does something short. Called under the mutex.
+func (n *Node) call(x agentAction) {
+	ctx, cancel := context.WithCancel(n.work)
+	n.calls[x.run] = cancel
+	n.working.Go(func() {
+		defer cancel()
+		r, err := n.o.Upstream.Call(ctx, x.call)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.calls, x.run)
+		n.m.answer(clockNow(), x.run, r, err)
+		n.stir()
+	})
+}
+
+// Join keeps a link to the head at a host:port until ctx ends or the node is closed,
+// and waits between attempts, with a wait that doubles. All addresses of a name are
+// tried.
+func (n *Node) Join(ctx context.Context, address string) {
+	if !n.hold() {
+		return
+	}
+	defer n.wg.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(n.life, cancel)()
+	wait, which := joinFirst, 0
+	for {
+		greeted, err := n.dial(ctx, address, n.o.Tokens[which])
+		if ctx.Err() != nil {
+			return
+		}
+		if errors.Is(err, RefusedToken) {
+			which = (which + 1) % len(n.o.Tokens)
+		}
+		if greeted {
+			wait = joinFirst
+		}
+		n.log.Warn("no link to the head", "head", address, "error", err, "again_in", wait)
+		// Half of it at random: nodes that lost their head together come back apart.
+		if !pause(ctx, wait/2+rand.N(wait/2)) {
+			return
+		}
+		wait = min(2*wait, joinMost)
+	}
+}
+
+// hold counts the caller among those that Close waits for; false: it is closed.
+func (n *Node) hold() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return false
+	}
+	n.wg.Add(1)
+	return true
+}
+
+func (n *Node) dial(ctx context.Context, address string, t Token) (greeted bool, err error) {
+	d := net.Dialer{Timeout: dialLimit}
+	c, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return false, err
+	}
+	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
+	keys := new(Keyring)
+	keys.Add(t)
+	return n.serve(c, keys, func() {})
+}
+
+// serve speaks with a head until the connection ends. shaken is called when the
+// handshake is over.
+func (n *Node) serve(c net.Conn, keys *Keyring, shaken func()) (greeted bool, err error) {
+	defer func() { _ = c.Close() }()
+	noDelay(c)
+	_, s, rest, err := secured(c, RoleNode, keys)
+	shaken()
+	if err != nil {
+		return false, err
+	}
+	if err := c.SetDeadline(time.Time{}); err != nil {
+		return false, err
+	}
+	plain, err := s.open(rest)
+	if err != nil {
+		return false, err
+	}
+	x := n.add()
+	if x == nil {
+		return false, errors.New("the node is stopping")
+	}
+	if len(plain) > 0 {
+		x.receive(plain)
+	}
+	err = pump(c, s, x, x.kick)
+	close(x.done)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.conns, x.id)
+	n.m.down(clockNow(), x.id)
+	n.stir()
+	return x.greeted, err
+}
+
+func (n *Node) add() *nodeConn {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil
+	}
+	n.last++
+	x := &nodeConn{node: n, id: n.last, kick: make(chan struct{}, 1), done: make(chan struct{})}
+	n.conns[x.id] = x
+	n.m.up(clockNow(), x.id)
+	return x
+}
+
+// Serve takes the heads that dial the node on a listener until that is closed, with
+// the first of the node's tokens, and waits for their connections to end. Close does
+// not close the listener.
+func (n *Node) Serve(ln net.Listener) error {
+	keys := new(Keyring)
+	keys.Add(n.o.Tokens[0])
+	for {
+		c, err := ln.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			n.log.Warn("accept a head", "error", err)
+			if !pause(n.life, 100*time.Millisecond) {
+				return nil
+			}
+			continue
+		}
+		if !n.hold() {
+			_ = c.Close()
+			continue
+		}
+		go func() {
+			defer n.wg.Done()
+			n.accept(c, keys)
+		}()
+	}
+}
+
+func (n *Node) accept(c net.Conn, keys *Keyring) {
+	address := hostOf(c)
+	if !n.doors.enter(address) {
+		_ = writeAll(c, refusal(RefusedFull), time.Second)
+		_ = c.Close()
+		return
+	}
+	defer context.AfterFunc(n.life, func() { _ = c.Close() })()
+	if _, err := n.serve(c, keys, func() { n.doors.leave(address) }); err != nil && n.life.Err() == nil {
+		n.log.Warn("link of a head ended", "address", address, "error", err)
+	}
+}
+
+// receive implements end.
+func (x *nodeConn) receive(data []byte) {
+	x.node.mu.Lock()
+	defer x.node.mu.Unlock()
+	x.node.m.receive(clockNow(), x.id, data)
+	x.node.stir()
+}
+
+// pull implements end.
+func (x *nodeConn) pull(b []byte) ([]byte, time.Duration, error) {
+	n := x.node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := clockNow()
+	n.m.tick(now)
+	b = n.m.pull(now, x.id, b, chunkLen)
+	again := heartbeatIdle
+	if at, ok := n.m.wake(); ok {
+		again = max(time.Millisecond, at-now)
+	}
+	n.act()
+	return b, again, x.over
+}
