@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -323,7 +325,7 @@ func (w *world) open() {
 		return
 	}
 	body := []byte{byte(len(w.started))}
-	if w.pick.IntN(60) == 0 {
+	if w.pick.IntN(150) == 0 {
 		body = make([]byte, maxInline+window*chunkLen+1)
 	}
 	id, err := w.head.open(w.headTime(), fleet.Assignment{Model: "m", Path: "/x", Body: body})
@@ -683,17 +685,30 @@ func TestNothingIsLostRepeatedOrLeftUnderAnySchedule(t *testing.T) {
 	if testing.Short() {
 		schedules = 2_000
 	}
+	var wg sync.WaitGroup
+	var played atomic.Uint64
+	failures := make(chan string, runtime.GOMAXPROCS(0))
 	end := time.Now().Add(time.Minute)
-	for seed := range schedules {
-		if err := play(rand.New(rand.NewPCG(seed, 0)), 60); err != nil {
-			t.Fatalf("LINKF_SEED=%d: %v", seed, err)
-		}
-		if seed%1000 == 999 && time.Now().After(end) {
-			t.Logf("%d of %d schedules in a minute", seed+1, schedules)
-			return
-		}
+	for range cap(failures) {
+		wg.Go(func() {
+			for len(failures) == 0 && time.Now().Before(end) {
+				seed := played.Add(1) - 1
+				if seed >= schedules {
+					return
+				}
+				if err := play(rand.New(rand.NewPCG(seed, 0)), 60); err != nil {
+					failures <- fmt.Sprintf("LINKF_SEED=%d: %v", seed, err)
+					return
+				}
+			}
+		})
 	}
-	t.Logf("%d schedules", schedules)
+	wg.Wait()
+	close(failures)
+	for f := range failures {
+		t.Error(f)
+	}
+	t.Logf("%d of %d schedules", min(played.Load(), schedules), schedules)
 }
 
 // drawn takes choices from rapid, which makes a schedule that fails as short as it can.
