@@ -143,8 +143,18 @@ func (h *headMachine) receive(now time.Duration, data []byte) {
 		return
 	}
 	if err := h.wire.read(data, h.now, h.frame); err != nil {
+		if hasLeft(err) {
+			h.lost(now, lost(h.node, fleet.CauseClosed, err))
+		}
 		h.close(err)
 	}
+}
+
+// hasLeft reports whether the peer closed because it is stopping, and so will not come
+// back with what it had.
+func hasLeft(err error) bool {
+	var c *closedByPeer
+	return errors.As(err, &c) && c.leaving
 }
 
 // close ends the connection for a reason.

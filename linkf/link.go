@@ -309,9 +309,13 @@ func (l *Link) serve(x *headConn, s *secure) {
 		return
 	}
 	l.head.log.Warn("link lost", "node", l.name, "error", err)
-	away := l.state
-	away.Away = fmt.Errorf("node %s: the link was lost: %w", l.name, err)
-	l.tell(away)
+	state := l.state
+	if hasLeft(err) {
+		state.Down = lost(l.name, fleet.CauseClosed, err)
+	} else {
+		state.Away = fmt.Errorf("node %s: the link was lost: %w", l.name, err)
+	}
+	l.tell(state)
 	l.wg.Go(l.goOn)
 }
 

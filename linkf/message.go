@@ -251,7 +251,8 @@ type transfer struct {
 }
 
 type closing struct {
-	Reason string `cbor:"1,keyasint"`
+	Reason  string `cbor:"1,keyasint"`
+	Leaving bool   `cbor:"2,keyasint,omitempty"` // the sender is stopping: what runs there is over
 }
 
 // empty is the message of a keepalive.

@@ -68,7 +68,7 @@ func vectors() []vector {
 		{typeTransferEnd, transfer{ID: 1}},
 		{typeTransferAbort, transfer{ID: 1, Reason: "not needed any more"}},
 		{typeTransferAck, transfer{ID: 1, Offset: 3}},
-		{typeClose, closing{"nothing came for 3s"}},
+		{typeClose, closing{Reason: "nothing came for 3s"}},
 		{typeKeepalive, empty{}},
 	}
 }

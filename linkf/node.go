@@ -114,6 +114,7 @@ func (n *Node) Close() error {
 
 	n.mu.Lock()
 	for _, c := range n.m.conns {
+		c.wire.leaving = true
 		n.m.close(c, errors.New("the node is stopping"))
 	}
 	n.stir()

@@ -17,13 +17,14 @@ type wire struct {
 	lastIn  time.Duration
 	lastOut time.Duration
 
-	out    outbox
-	in     inbox
-	acks   []transfer // of chunks, coalesced by transfer
-	aborts []transfer
-	beat   bool   // a keepalive is due
-	bye    string // a close is due, for this reason
-	closed bool   // nothing more is sent or read
+	out     outbox
+	in      inbox
+	acks    []transfer // of chunks, coalesced by transfer
+	aborts  []transfer
+	beat    bool   // a keepalive is due
+	bye     string // a close is due, for this reason
+	leaving bool   // which is that this side is stopping
+	closed  bool   // nothing more is sent or read
 }
 
 // fail ends the connection for a reason that the peer is told.
@@ -65,7 +66,7 @@ func (w *wire) common(f frame) (bool, error) {
 	case typeClose:
 		m, err := decode[closing](f)
 		if err == nil {
-			err = &closedByPeer{m.Reason}
+			err = &closedByPeer{m.Reason, m.Leaving}
 		}
 		return true, err
 	case typeTransferBegin, typeTransferChunk, typeTransferEnd, typeTransferAbort, typeTransferAck:
@@ -187,7 +188,7 @@ func (w *wire) rest(b []byte, began int, now time.Duration) []byte {
 	}
 	w.beat = false
 	if w.bye != "" {
-		b = w.put(b, typeClose, closing{clip(w.bye, 1024)}, now)
+		b = w.put(b, typeClose, closing{clip(w.bye, 1024), w.leaving}, now)
 		w.closed = true
 	}
 	return b
@@ -227,7 +228,10 @@ func (w *wire) wake(heartbeat, quiet time.Duration) time.Duration {
 }
 
 // closedByPeer says that the peer ended the connection, and why.
-type closedByPeer struct{ reason string }
+type closedByPeer struct {
+	reason  string
+	leaving bool // it is stopping
+}
 
 func (e *closedByPeer) Error() string { return "the peer closed the link: " + e.reason }
 
