@@ -73,9 +73,22 @@ type Joiner struct {
 	Identity string
 	Address  string // the host that it dialled from
 
-	c net.Conn
-	s *secure
-	g *greeting
+	head  *Head
+	c     net.Conn
+	s     *secure
+	g     *greeting
+	taken bool // by a link, which closes the connection
+}
+
+// Joining is what a manager adopts.
+func (j *Joiner) Joining() fleet.Joining {
+	return fleet.Joining{
+		Identity: j.Identity, Address: j.Address, Attach: j.Attach,
+		Open: func() (fleet.Link, error) {
+			l := j.head.Joined(j.Identity)
+			return l, j.Attach(l)
+		},
+	}
 }
 
 // Attach gives the connection to the node's link, which must be one of [Head.Joined].
@@ -84,7 +97,11 @@ func (j *Joiner) Attach(link fleet.Link) error {
 	if !ok || l.dial != "" {
 		return errors.New("its link is not one of a node that dials in")
 	}
-	return l.attach(j.c, j.s, j.g)
+	if err := l.attach(j.c, j.s, j.g); err != nil {
+		return err
+	}
+	j.taken = true
+	return nil
 }
 
 // Serve takes the nodes that dial in on a listener until that is closed, and waits for
@@ -137,13 +154,13 @@ func (h *Head) join(c net.Conn, address string, adopt func(*Joiner) error) error
 	if err != nil {
 		return err
 	}
-	j := &Joiner{Identity: g.node.identity, Address: address, c: c, s: s, g: g}
+	j := &Joiner{Identity: g.node.identity, Address: address, head: h, c: c, s: s, g: g}
 	if !e.allows(j.Identity) {
 		err = fmt.Errorf("its token may not be used by %q", j.Identity)
 	} else {
 		err = adopt(j)
 	}
-	if err != nil {
+	if err != nil && !j.taken {
 		g.wire.fail(err.Error())
 		if b, sealErr := s.seal(nil, g.wire.rest(nil, 0, clockNow()), clockNow()); sealErr == nil {
 			_ = writeAll(c, b, time.Second)

@@ -121,6 +121,10 @@ func (a *agentMachine) assign(c *agentConn, m assign) error {
 	if m.Lease == 0 || duration(m.Lease) > maxLease {
 		return fmt.Errorf("a lease of %v: more than 0 to %v are allowed", duration(m.Lease), maxLease)
 	}
+	if a.offers == nil || len(a.offers.Instances) == 0 {
+		a.goneFrom(c, m.key, goneLoading, "the node does not know yet what its server offers")
+		return nil
+	}
 	why := ""
 	if len(h.sessions) >= maxSessions {
 		why = "it has too many sessions"

@@ -350,6 +350,10 @@ func (h *headMachine) gone(m gone) error {
 		return nil
 	}
 	why := errors.New(clip(m.Message, maxText))
+	if m.Reason == goneLoading {
+		h.end(s, lost(h.node, fleet.CauseLoading, why))
+		return nil
+	}
 	if m.Reason == goneDeclined {
 		h.end(s, &fleet.RequestError{Reason: fleet.ReasonDeclined, Again: true, Err: fmt.Errorf("node %s: %w", h.node, why)})
 		return nil

@@ -283,6 +283,29 @@ func TestAssignBeyondTheLanesIsDeclinedWithTheLoad(t *testing.T) {
 	}
 }
 
+func TestNodeThatDoesNotKnowItsServerYetIsNotReady(t *testing.T) {
+	w := connected(t)
+	w.agent.offers = nil
+	w.open()
+	w.settle()
+	for len(w.toNode)+len(w.toHead) > 0 {
+		for _, b := range w.toNode {
+			w.nodeGets(b)
+		}
+		w.toNode = nil
+		w.sendNode()
+		for _, b := range w.toHead {
+			w.headGets(b)
+		}
+		w.toHead = nil
+	}
+	acts := w.head.actions()
+	var gone *fleet.NodeLost
+	if len(acts) != 1 || !errors.As(acts[0].err, &gone) || gone.Cause != fleet.CauseLoading {
+		t.Errorf("got %+v, want the node to be loading", acts)
+	}
+}
+
 func TestParkedSessionGivesItsLaneBackAndGoesOnLater(t *testing.T) {
 	w := connected(t)
 	id, run := opened(t, w)
@@ -396,6 +419,7 @@ func TestTransferThatIsTooLargeIsRefusedNotTheLink(t *testing.T) {
 		"a chunk beyond the size":   {{ID: 3, Size: 1}, {ID: 3, Data: []byte("ab")}},
 		"a number that was used":    {{ID: 4, Size: 1}, {ID: 4, Size: 1}},
 	} {
+		w := &wire{}
 		if err := w.transfer(typeTransferBegin, c[0]); err != nil {
 			t.Fatal(err)
 		}

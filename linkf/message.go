@@ -90,6 +90,7 @@ const (
 	goneFenced                         // a newer epoch has its place
 	goneExpired                        // its lease ended
 	goneDeclined                       // the node has no lane or room for it
+	goneLoading                        // the node does not know yet what its server offers
 )
 
 // events are events of one generation, numbered First and up.

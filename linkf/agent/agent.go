@@ -9,7 +9,9 @@ import (
 	"net"
 	"os"
 	"sync"
+	"time"
 
+	"github.com/slotfleet/slotfleet/fleet"
 	"github.com/slotfleet/slotfleet/fleet/llamacpp"
 	"github.com/slotfleet/slotfleet/linkf"
 	"github.com/slotfleet/slotfleet/slotlog"
@@ -91,12 +93,27 @@ func Start(o Options) (*Agent, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	a := &Agent{node: n, listener: o.Listener, stop: stop}
 	for _, h := range o.Heads {
-		a.wg.Go(func() { n.Join(ctx, h) })
+		a.wg.Go(func() {
+			learn(ctx, up)
+			n.Join(ctx, h)
+		})
 	}
 	if o.Listener != nil {
 		a.wg.Go(func() { _ = n.Serve(o.Listener) }) // nil: it was closed
 	}
 	return a, nil
+}
+
+// learnLimit is how long a head waits for a node that asks its server what it is.
+const learnLimit = 2 * time.Second
+
+// learn asks the server what it is, so that a head which knew the node before it
+// started anew can use it at once. A server that does not answer is asked again by the
+// heads.
+func learn(ctx context.Context, up *llamacpp.Link) {
+	ctx, cancel := context.WithTimeout(ctx, learnLimit)
+	defer cancel()
+	_, _ = up.Call(ctx, fleet.Call{Op: fleet.OpProbe})
 }
 
 // Close ends what the node runs, tells the heads, and waits until all of it is over.

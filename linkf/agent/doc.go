@@ -5,6 +5,6 @@
 //	                                                            ▲
 //	                                              slotlog.Source, its log
 //
-// The server is asked what it is when a head probes the node; after that its log, where
-// there is one, says what it carries.
+// The server is asked what it is at the start and when a head probes the node; after
+// that its log, where there is one, says what it carries.
 package agent
