@@ -17,6 +17,8 @@ var mayImport = map[string][]string{
 	"fleet/llamasim": {},
 	"fleet/openai":   {"fleet"},
 	"fleet/llamacpp": {"fleet", "slotlog"},
+	"linkf":          {"fleet"},
+	"linkf/agent":    {"linkf", "fleet", "fleet/llamacpp", "slotlog"},
 	"caddymodule":    {"fleet", "fleet/openai", "fleet/llamacpp", "fleet/llamasim", "slotlog"},
 	"":               {"caddymodule", "fleet", "fleet/openai", "fleet/llamacpp", "fleet/llamasim", "slotlog"},
 	"caddymodule/cmd/caddy": {
