@@ -34,7 +34,7 @@ type HeadOptions struct {
 // Head is this process as its nodes see it.
 type Head struct {
 	me     who
-	keys   *Keyring
+	keys   atomic.Pointer[Keyring]
 	log    *slog.Logger
 	epochs atomic.Uint64
 	doors  admission
@@ -45,12 +45,17 @@ func NewHead(o HeadOptions) (*Head, error) {
 	if o.Identity == "" || len(o.Identity) > maxIdentity {
 		return nil, fmt.Errorf("the head's identity has %d bytes: 1 to %d are allowed", len(o.Identity), maxIdentity)
 	}
-	h := &Head{me: who{newInstance(), o.Identity}, keys: keysOrNone(o.Tokens), log: o.Logger}
+	h := &Head{me: who{newInstance(), o.Identity}, log: o.Logger}
+	h.Trust(o.Tokens)
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
 	return h, nil
 }
+
+// Trust takes these tokens from now on in place of those before; nil: none, so that
+// nothing is proved. Connections that stand go on.
+func (h *Head) Trust(k *Keyring) { h.keys.Store(keysOrNone(k)) }
 
 // keysOrNone is a ring with no token in it for none.
 func keysOrNone(k *Keyring) *Keyring {
@@ -202,7 +207,7 @@ func (d *admission) leave(address string) {
 // greet does the handshake and learns who the node is, within greetLimit.
 func (h *Head) greet(c net.Conn) (*secure, *greeting, entry, error) {
 	noDelay(c)
-	hs, s, rest, err := secured(c, RoleHead, h.keys)
+	hs, s, rest, err := secured(c, RoleHead, h.keys.Load())
 	if err != nil {
 		return nil, nil, entry{}, err
 	}

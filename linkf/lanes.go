@@ -12,7 +12,8 @@ type modelLanes struct {
 	used  int
 }
 
-// set takes the limits that the node's state says.
+// set takes the limits that the node's state says, and has it say no more than the node
+// takes: a head would place what can only be declined.
 func (l *lanes) set(m *status) {
 	for name, x := range l.models {
 		x.limit = 0
@@ -20,7 +21,11 @@ func (l *lanes) set(m *status) {
 			delete(l.models, name)
 		}
 	}
-	for _, i := range m.Instances {
+	for n := range m.Instances {
+		i := &m.Instances[n]
+		if l.most > 0 && int(i.Lanes) > l.most {
+			i.Lanes = uint32(l.most)
+		}
 		x := l.models[i.Model]
 		if x == nil {
 			x = new(modelLanes)
