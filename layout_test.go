@@ -19,10 +19,12 @@ var mayImport = map[string][]string{
 	"fleet/llamacpp": {"fleet", "slotlog"},
 	"linkf":          {"fleet"},
 	"linkf/agent":    {"linkf", "fleet", "fleet/llamacpp", "slotlog"},
-	"caddymodule":    {"fleet", "fleet/openai", "fleet/llamacpp", "fleet/llamasim", "slotlog"},
-	"":               {"caddymodule", "fleet", "fleet/openai", "fleet/llamacpp", "fleet/llamasim", "slotlog"},
+	"caddymodule":    {"fleet", "fleet/openai", "fleet/llamacpp", "fleet/llamasim", "linkf", "linkf/agent", "slotlog"},
+	"": {
+		"caddymodule", "fleet", "fleet/openai", "fleet/llamacpp", "fleet/llamasim", "linkf", "linkf/agent", "slotlog",
+	},
 	"caddymodule/cmd/caddy": {
-		"", "caddymodule", "fleet", "fleet/openai", "fleet/llamacpp", "fleet/llamasim", "slotlog",
+		"", "caddymodule", "fleet", "fleet/openai", "fleet/llamacpp", "fleet/llamasim", "linkf", "linkf/agent", "slotlog",
 	},
 }
 
