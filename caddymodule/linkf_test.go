@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -235,4 +236,40 @@ func (l lines) Write(b []byte) (int, error) {
 	default:
 	}
 	return len(b), nil
+}
+
+func TestFleetThatCannotListenLeavesTheOldOneAtWork(t *testing.T) {
+	token := linkf.NewToken()
+	sim := startSim(t, llamasim.Options{Model: "m", Slots: 8})
+	address := freeAddr(t)
+	e := startEdge(t, joining(address, token, sim, "", ""), "fleet")
+	e.ready()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	bad := fmt.Sprintf("fleet {\n\t\tlisten %s\n\t\ttoken %s\n\t}", taken.Addr(), linkf.NewToken())
+	if err := e.load(bad, "fleet"); err == nil || !strings.Contains(err.Error(), "listen "+taken.Addr().String()) {
+		t.Fatalf("got %v, want an error that names the address", err)
+	}
+	if a := e.post("/v1/chat/completions", chatBody("m", "hi", 3, false)); a.Status != http.StatusOK {
+		t.Errorf("got %d %s, want an answer of the old configuration", a.Status, a.Body)
+	}
+	if n, _ := doors.References(address); n != 1 {
+		t.Errorf("got %d holders of the old door, want 1", n)
+	}
+	// Its token holds again: another node is taken.
+	k, err := linkf.ParseToken(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := agent.Start(agent.Options{Heads: []string{address}, Tokens: []linkf.Token{k}, Identity: "box-e", Upstream: sim.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	await(t, "box-e to be taken", func() bool {
+		return strings.Contains(e.get(e.Admin+"/fleet/nodes").Body, "box-e")
+	})
 }
