@@ -17,10 +17,14 @@ var mayImport = map[string][]string{
 	"fleet/llamasim": {},
 	"fleet/openai":   {"fleet"},
 	"fleet/llamacpp": {"fleet", "slotlog"},
-	"caddymodule":    {"fleet", "fleet/openai", "fleet/llamacpp", "fleet/llamasim", "slotlog"},
-	"":               {"caddymodule", "fleet", "fleet/openai", "fleet/llamacpp", "fleet/llamasim", "slotlog"},
+	"linkf":          {"fleet"},
+	"linkf/agent":    {"linkf", "fleet", "fleet/llamacpp", "slotlog"},
+	"caddymodule":    {"fleet", "fleet/openai", "fleet/llamacpp", "fleet/llamasim", "linkf", "linkf/agent", "slotlog"},
+	"": {
+		"caddymodule", "fleet", "fleet/openai", "fleet/llamacpp", "fleet/llamasim", "linkf", "linkf/agent", "slotlog",
+	},
 	"caddymodule/cmd/caddy": {
-		"", "caddymodule", "fleet", "fleet/openai", "fleet/llamacpp", "fleet/llamasim", "slotlog",
+		"", "caddymodule", "fleet", "fleet/openai", "fleet/llamacpp", "fleet/llamasim", "linkf", "linkf/agent", "slotlog",
 	},
 }
 

@@ -63,6 +63,29 @@ type FleetApp struct {
 	// goes on when it gets one again. Default: false.
 	Preempt bool `json:"preempt,omitempty"`
 
+	// Where nodes dial in that run an agent (the `fleet_node` app of another Caddy):
+	// `:port` or `host:port`. Default: none may.
+	Listen string `json:"listen,omitempty"`
+
+	// The tokens that nodes may dial in with, under any name, 64 hexadecimal digits each,
+	// best as `{env.FLEET_TOKEN}`. Two while one takes the place of the other. Default:
+	// none.
+	Tokens []string `json:"tokens,omitempty"`
+
+	// A file with more of them: a token a line, and behind it the identities that nodes
+	// may have with it, if not any. It is read when the configuration is loaded. Without
+	// any token, `listen` must be on loopback, or the fleet `insecure`.
+	TokensFile string `json:"tokens_file,omitempty"`
+
+	// How long a node whose link was lost may stay away before its requests go on
+	// elsewhere. At most 25s; nodes that are dialled are given up after 5s at the latest.
+	// Default: 5s.
+	Relink caddy.Duration `json:"relink,omitempty"`
+
+	// Take agents on other machines without a token: whoever is at their address, or
+	// dials in, gets the requests. Default: false.
+	Insecure bool `json:"insecure,omitempty"`
+
 	// How long requests on a node that is drained may finish there. Default: 2m.
 	DrainTimeout caddy.Duration `json:"drain_timeout,omitempty"`
 
@@ -141,6 +164,9 @@ func (a *FleetApp) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
+	if a.run.joins, err = a.provisionJoins(); err != nil {
+		return err
+	}
 	a.run.buffer = cmp.Or(a.Buffer, defaultBuffer)
 	a.run.ping = max(0, cmp.Or(time.Duration(a.queue().Ping), defaultPing))
 	a.run.policy = a.policy(nodes)
@@ -192,6 +218,9 @@ func (a *FleetApp) policy(nodes []fleet.NodeSpec) fleet.Policy {
 		Wait:      time.Duration(q.Timeout),
 		Waiting:   q.Requests,
 
+		Joins:  a.run.joins.listen != "",
+		Relink: time.Duration(a.Relink),
+
 		Moves:        a.Moves,
 		Preempt:      a.Preempt,
 		DrainTimeout: time.Duration(a.DrainTimeout),
@@ -233,6 +262,10 @@ func (a *FleetApp) Start() error {
 		return err
 	}
 	a.run.applied = applied
+	if err := a.run.state.admit(a.run); err != nil {
+		applied.Withdraw()
+		return err
+	}
 	a.run.behind.begin(func(ctx context.Context) { keepEye(ctx, a.run.policy.Log, a.run.logs) })
 	a.run.state.apps.add(a)
 	close(a.run.ready)
@@ -244,7 +277,7 @@ func (a *FleetApp) Stop() error {
 	a.run.behind.stop()
 	a.run.applied.Withdraw()
 	a.run.state.apps.remove(a)
-	return nil
+	return a.run.state.dismiss(a.run)
 }
 
 // Cleanup leaves the app. With the last request that came to it, it ends.

@@ -26,6 +26,7 @@ func parseFleetOption(d *caddyfile.Dispenser, before any) (any, error) {
 //		policy    lowest_cost|load_aware|least_loaded|round_robin
 //		node      <name> <url> {
 //			key     <key>
+//			token   <token>
 //			lanes   <number>
 //			context <tokens>
 //			log     file <path> | source <name>
@@ -39,6 +40,11 @@ func parseFleetOption(d *caddyfile.Dispenser, before any) (any, error) {
 //		buffer    <size>
 //		moves     <percent>
 //		preempt
+//		listen    <address>
+//		token     <token>
+//		tokens_file <path>
+//		insecure
+//		relink    <duration>
 //		drain_timeout <duration>
 //		queue {
 //			requests <number>
@@ -52,7 +58,7 @@ func parseFleetOption(d *caddyfile.Dispenser, before any) (any, error) {
 //		}
 //	}
 //
-// Each option may stand there once, `node` any number of times. Placeholders are
+// Each option may stand there once, `node` and `token` any number of times. Placeholders are
 // left as they are: they are expanded when the configuration is loaded.
 func (a *FleetApp) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the name of the option
@@ -71,6 +77,11 @@ func (a *FleetApp) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 
 		"moves":         {read: number(&a.Moves, 300)},
 		"preempt":       {read: flag(&a.Preempt)},
+		"listen":        {read: checked(&a.Listen, checkListen)},
+		"token":         {read: tokens(&a.Tokens), repeat: true},
+		"tokens_file":   {read: text(&a.TokensFile)},
+		"insecure":      {read: flag(&a.Insecure)},
+		"relink":        {read: duration(&a.Relink, "", 0)},
 		"drain_timeout": {read: duration(&a.DrainTimeout, "", 0)},
 		"warm":          {read: a.readWarm},
 	}.parse(d, "fleet")
@@ -113,34 +124,57 @@ func (a *FleetApp) readNode(d *caddyfile.Dispenser) error {
 			return d.Errf("node %s: node %s has the address %s already", n.Name, other.Name, n.URL)
 		}
 	}
-	if err := checkURL(n.URL); err != nil {
+	if err := n.checkAddress(n.URL); err != nil {
 		return d.Errf("node %s: %v", n.Name, err)
 	}
 	a.Nodes = append(a.Nodes, n)
-	return block{
+	err := block{
 		"key":     {read: text(&n.Key)},
+		"token":   {read: tokens(&n.Tokens), repeat: true},
 		"lanes":   {read: number(&n.Lanes, 0)},
 		"context": {read: number(&n.Context, 0)},
-		"log":     {read: n.readLog},
+		"log":     {read: nodeLog(&n.Log)},
 		"tls_ca":  {read: text(&n.TLSCA)},
 		"speed":   {read: n.readSpeed},
 	}.parse(d, "node "+n.Name)
-}
-
-func (n *Node) readLog(d *caddyfile.Dispenser) error {
-	var kind, where string
-	if !d.AllArgs(&kind, &where) {
-		return d.ArgErr()
+	if err != nil {
+		return err
 	}
-	switch kind {
-	case "file":
-		n.Log = &NodeLog{File: where}
-	case "source":
-		n.Log = &NodeLog{Source: where}
-	default:
-		return d.Errf("log %s: want `file PATH` or `source NAME`", kind)
+	if err := n.checkAddress(n.URL); err != nil {
+		return d.Errf("node %s: %v", n.Name, err)
 	}
 	return nil
+}
+
+// tokens reads one more token.
+func tokens(to *[]string) func(*caddyfile.Dispenser) error {
+	return func(d *caddyfile.Dispenser) error {
+		var token string
+		if err := checked(&token, checkToken)(d); err != nil {
+			return err
+		}
+		*to = append(*to, token)
+		return nil
+	}
+}
+
+// nodeLog reads where a server's log is.
+func nodeLog(to **NodeLog) func(*caddyfile.Dispenser) error {
+	return func(d *caddyfile.Dispenser) error {
+		var kind, where string
+		if !d.AllArgs(&kind, &where) {
+			return d.ArgErr()
+		}
+		switch kind {
+		case "file":
+			*to = &NodeLog{File: where}
+		case "source":
+			*to = &NodeLog{Source: where}
+		default:
+			return d.Errf("log %s: want `file PATH` or `source NAME`", kind)
+		}
+		return nil
+	}
 }
 
 func (n *Node) readSpeed(d *caddyfile.Dispenser) error {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/slotfleet/slotfleet/linkf"
 )
 
 // TestCaddyfiles adapts testdata/*.caddyfiletest: a Caddyfile, a line of ten dashes,
@@ -54,8 +56,8 @@ func TestBadCaddyfilesAreRefused(t *testing.T) {
 	global := func(lines string) string { return "{\n" + lines + "\n}\n" }
 	site := func(lines string) string { return "{\nfleet {\n}\n}\nhttp://:0 {\n" + lines + "\n}\n" }
 	for name, c := range map[string]struct{ input, message, line string }{
-		"unknown option":        {global("fleet {\nnodes a b\n}"), `unknown option "nodes" in fleet: one of attempts, buffer, drain_timeout, moves, node, policy, pool_high, preempt, queue, retry, stall, warm`, "3"},
-		"unknown node option":   {global("fleet {\n" + node + " {\nspeeed 1 2\n}\n}"), `unknown option "speeed" in node a: one of context, key, lanes, log, speed, tls_ca`, "4"},
+		"unknown option":        {global("fleet {\nnodes a b\n}"), `unknown option "nodes" in fleet: one of attempts, buffer, drain_timeout, insecure, listen, moves, node, policy, pool_high, preempt, queue, relink, retry, stall, token, tokens_file, warm`, "3"},
+		"unknown node option":   {global("fleet {\n" + node + " {\nspeeed 1 2\n}\n}"), `unknown option "speeed" in node a: one of context, key, lanes, log, speed, tls_ca, token`, "4"},
 		"unknown queue option":  {global("fleet {\nqueue {\nsize 3\n}\n}"), `unknown option "size" in queue: one of bytes, ping, requests, timeout`, "4"},
 		"argument to fleet":     {global("fleet x {\n}"), "wrong argument count", "2"},
 		"fleet twice":           {global("fleet {\n}\nfleet {\n}"), "there twice", "5"},
@@ -68,7 +70,27 @@ func TestBadCaddyfilesAreRefused(t *testing.T) {
 		"URL without scheme":    {global("fleet {\nnode a 10.0.0.2:8080\n}"), `node a: the address "10.0.0.2:8080" has no scheme: want http://`, "3"},
 		"unknown scheme":        {global("fleet {\nnode a ftp://x\n}"), "node a: the scheme ftp:// is not known", "3"},
 		"path of the API":       {global("fleet {\nnode a http://x:8080/v1/\n}"), "node a: the address http://x:8080/v1/ ends in /v1", "3"},
-		"scheme of later":       {global("fleet {\nnode a linkf://x:1\n}"), "node a: linkf:// is not available yet", "3"},
+		"agent without port":    {global("fleet {\nnode a linkf://x\n}"), `node a: the address "linkf://x": want linkf://host:port`, "3"},
+		"agent with path":       {global("fleet {\nnode a linkf://x:1/p\n}"), "want linkf://host:port", "3"},
+		"agent with key":        {global("fleet {\nnode a linkf://x:1 {\nkey k\n}\n}"), "node a: key is about a llama-server, and linkf://x:1 is an agent", "5"},
+		"agent with log":        {global("fleet {\nnode a linkf://x:1 {\nlog file /a\n}\n}"), "node a: log is about a llama-server", "5"},
+		"agent with tls_ca":     {global("fleet {\nnode a linkf://x:1 {\ntls_ca /a\n}\n}"), "node a: tls_ca is about a llama-server", "5"},
+		"short token":           {global("fleet {\nnode a linkf://x:1 {\ntoken sesame\n}\n}"), "a token is 64 hexadecimal digits, this one has 6 characters", "4"},
+		"token for a server":    {global("fleet {\n" + node + " {\ntoken {env.A}\n}\n}"), "node a: token is for an agent", "5"},
+		"short fleet token":     {global("fleet {\ntoken 00\n}"), "a token is 64 hexadecimal digits", "3"},
+		"listen":                {global("fleet {\nlisten 8454\n}"), `listen "8454": want :port or host:port`, "3"},
+		"listen on no port":     {global("fleet {\nlisten :0\n}"), `listen ":0": want a port from 1`, "3"},
+		"insecure yes":          {global("fleet {\ninsecure yes\n}"), "wrong argument count", "3"},
+		"relink":                {global("fleet {\nrelink never\n}"), `relink "never": want a duration above 0`, "3"},
+		"source at an agent":    {global("slotlog {\nsource a file /a {\nserver linkf://x:1\n}\n}"), "linkf:// is where an agent listens", "4"},
+		"unknown node word":     {global("fleet_node {\nhaed x\n}"), `unknown option "haed" in fleet_node: one of head, identity, insecure, lanes, listen, log, token, upstream`, "3"},
+		"fleet_node twice":      {global("fleet_node {\nlisten :1\nupstream http://x\n}\nfleet_node {\nlisten :1\nupstream http://x\n}"), "there twice", "9"},
+		"node of no server":     {global("fleet_node {\nlisten :1\n}"), "fleet_node has no upstream", "4"},
+		"node of no head":       {global("fleet_node {\nupstream http://x\n}"), "fleet_node has no head and no listen", "4"},
+		"head by HTTP":          {global("fleet_node {\nhead https://x/join\n}"), `head "https://x/join": want linkf://host:port`, "3"},
+		"head twice":            {global("fleet_node {\nhead linkf://x:1\nhead linkf://X:1\n}"), "head linkf://X:1 is there twice", "4"},
+		"upstream an agent":     {global("fleet_node {\nupstream linkf://x:1\n}"), "linkf:// is where an agent listens", "3"},
+		"node, short token":     {global("fleet_node {\ntoken abc\n}"), "a token is 64 hexadecimal digits", "3"},
 		"node name twice":       {global("fleet {\n" + node + "\nnode a http://127.0.0.1:2\n}"), "node a is there twice", "4"},
 		"node address twice":    {global("fleet {\n" + node + "\nnode b http://127.0.0.1:1\n}"), "node b: node a has the address", "4"},
 		"same address":          {global("fleet {\nnode a http://Box:80/x/\nnode b http://box/x\n}"), "node b: node a has the address", "4"},
@@ -154,6 +176,10 @@ func TestBadConfigsAreRefusedWithoutATrace(t *testing.T) {
 	t.Setenv("SLOTFLEET_TEST_FILE", "a.log")
 	t.Setenv("SLOTFLEET_TEST_HTTP", "http://127.0.0.1:1")
 	folder := t.TempDir()
+	token := linkf.NewToken()
+	linked := func(fleetNode string) string {
+		return `{"admin":{"disabled":true},"apps":{"fleet_node":{"upstream":"http://x",` + fleetNode + `}}}`
+	}
 	apps := func(fleet, slotlog string) string {
 		return `{"admin":{"disabled":true},"apps":{"fleet":` + fleet + `,"slotlog":` + slotlog + `}}`
 	}
@@ -173,6 +199,19 @@ func TestBadConfigsAreRefusedWithoutATrace(t *testing.T) {
 		"name twice":            {apps(`{"nodes":[{"name":"a","url":"http://x"},{"name":"a","url":"http://y"}]}`, `{}`), "node a is there twice"},
 		"default port":          {apps(`{"nodes":[{"name":"a","url":"https://x:443/p/"},{"name":"b","url":"https://X/p"}]}`, `{}`), "node b: node a has the address"},
 		"socket twice":          {apps(`{"nodes":[{"name":"a","url":"unix//a/b"},{"name":"b","url":"unix//a//b"}]}`, `{}`), "node b: node a has the address"},
+		"agent of anybody":      {apps(`{"nodes":[{"name":"a","url":"linkf://10.0.0.3:1"}]}`, `{}`), "node a: linkf://10.0.0.3:1 is another machine, and there is no token"},
+		"agent, token not set":  {apps(`{"nodes":[{"name":"a","url":"linkf://x:1","tokens":["{env.SLOTFLEET_TEST_UNSET}"]}]}`, `{}`), "node a: the token cannot be read"},
+		"agent, short token":    {apps(`{"nodes":[{"name":"a","url":"linkf://x:1","tokens":["{env.SLOTFLEET_TEST_FILE}"]}]}`, `{}`), "node a: token: a token is 64 hexadecimal digits, this one has 5 characters"},
+		"listen to anybody":     {apps(`{"listen":":8454"}`, `{}`), "listen :8454 is open to other machines, and there is no token"},
+		"token, nobody listens": {apps(`{"tokens":["`+token+`"]}`, `{}`), "token and tokens_file are for nodes that dial in"},
+		"tokens_file missing":   {apps(`{"listen":":8454","tokens_file":"`+folder+`/none"}`, `{}`), "tokens_file: open"},
+		"long relink":           {apps(`{"relink":"26s"}`, `{}`), "relink 26s: want a duration from 0 to 25s"},
+		"node at any head":      {linked(`"heads":["linkf://10.0.0.1:1"]`), "head linkf://10.0.0.1:1 is another machine, and there is no token"},
+		"node open to anybody":  {linked(`"listen":":1"`), "listen :1 is open to other machines, and there is no token"},
+		"node without heads":    {linked(`"lanes":1`), "no head and no listen"},
+		"node, log of both":     {linked(`"listen":"localhost:1","log":{"file":"/a","source":"b"}`), "log wants either a file or a source"},
+		"node, log of nothing":  {linked(`"listen":"localhost:1","log":{"source":"b"}`), "log source b is not in the slotlog app; it has none"},
+		"node, key not set":     {linked(`"listen":"localhost:1","key":"{env.SLOTFLEET_TEST_UNSET}"`), "key cannot be read"},
 		"null node":             {apps(`{"nodes":[null]}`, `{}`), "null"},
 		"negative":              {apps(`{"retry":"-1s"}`, `{}`), "cannot be negative"},
 		"negative lanes":        {apps(node(`,"lanes":-1`), `{}`), "node a: lanes and context"},

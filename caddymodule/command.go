@@ -49,6 +49,7 @@ var fleetCommands = []subcommand{
 	slotsCommand,
 	loraCommand,
 	keyCommand,
+	tokenCommand,
 	readLogCommand,
 	llamasimCommand,
 	demoCommand,

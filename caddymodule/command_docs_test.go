@@ -51,7 +51,7 @@ func TestDocumentedCaddyfilesAreAdapted(t *testing.T) {
 			switch {
 			case strings.HasPrefix(block, "fleet [<matcher>] {"):
 				block = global + "http://:1 {\n" + strings.Replace(block, " [<matcher>]", "", 1) + "}\n"
-			case strings.HasPrefix(block, "fleet {"), strings.HasPrefix(block, "slotlog {"):
+			case strings.HasPrefix(block, "fleet {"), strings.HasPrefix(block, "slotlog {"), strings.HasPrefix(block, "fleet_node {"):
 				block = "{\n" + block + "}\n"
 			case strings.HasPrefix(block, "ai.example.com {"):
 				block = global + block

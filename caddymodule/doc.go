@@ -25,6 +25,12 @@
 // the background ends with its Stop: saying which logs cannot be relied on, and asking
 // servers for what their logs do not tell.
 //
+// Nodes may be agents. linkf.go makes the links to those that are dialled; those that dial
+// in come through a door (joins.go) that stays open from configuration to configuration,
+// to one head for the process. [NodeApp] (`fleet_node`) is the agent: it, too, is in a usage
+// pool, under all that its configuration says, so that a reload ends it only if that
+// changed.
+//
 // A file of keys (keys.go) is read once for the process, too (keys_file.go), with what
 // each key has used up (keys_usage.go): keys_handler.go asks it who a request is from before
 // the body is read, [FleetKeys] for routes of others.

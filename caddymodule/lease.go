@@ -16,6 +16,7 @@ type fleetRun struct {
 	policy fleet.Policy
 	buffer int64         // what requests may take up
 	ping   time.Duration // 0: never
+	joins  joins
 	tails  []*tail
 	logs   []namedLog        // that nodes brought themselves
 	reads  map[string]string // by source of the slotlog app: the node it belongs to

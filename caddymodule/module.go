@@ -8,6 +8,7 @@ import (
 func init() {
 	caddy.RegisterModule(FleetApp{})
 	caddy.RegisterModule(SlotlogApp{})
+	caddy.RegisterModule(NodeApp{})
 	caddy.RegisterModule(Handler{})
 	caddy.RegisterModule(FleetKeys{})
 	caddy.RegisterModule(fleetAdmin{})
@@ -15,6 +16,7 @@ func init() {
 
 	httpcaddyfile.RegisterGlobalOption("fleet", parseFleetOption)
 	httpcaddyfile.RegisterGlobalOption("slotlog", parseSlotlogOption)
+	httpcaddyfile.RegisterGlobalOption("fleet_node", parseNodeOption)
 	httpcaddyfile.RegisterHandlerDirective("fleet", parseHandler)
 	httpcaddyfile.RegisterHandlerDirective("fleet_keys", parseFleetKeys)
 	httpcaddyfile.RegisterDirectiveOrder("fleet", httpcaddyfile.Before, "reverse_proxy")

@@ -20,14 +20,15 @@ import (
 	"github.com/slotfleet/slotfleet/slotlog"
 )
 
-// Node is one llama-server.
+// Node is one llama-server, or an agent that runs one.
 type Node struct {
 	// The node's name in answers, logs and metrics. Required, unique.
 	Name string `json:"name,omitempty"`
 
 	// Where the server listens: `http://host:port`, `https://host:port` or
 	// `unix//path/to.sock`. A path after the host is kept as a prefix
-	// (llama-server's `--api-prefix`). Placeholders such as `{env.BOX_A}` are
+	// (llama-server's `--api-prefix`). Or where an agent listens (the `fleet_node` app
+	// of another Caddy): `linkf://host:port`. Placeholders such as `{env.BOX_A}` are
 	// expanded. Required.
 	URL string `json:"url,omitempty"`
 
@@ -35,6 +36,12 @@ type Node struct {
 	// `{file./run/secrets/box-a}`: these are read when the configuration is loaded
 	// and stay out of what the admin API shows. Default: none.
 	Key string `json:"key,omitempty"`
+
+	// The tokens that an agent may have, one of which it must, 64 hexadecimal digits
+	// each, best as `{env.BOX_A_TOKEN}`. Two while one takes the place of the other.
+	// Default: none, which is an error if the agent is not on this machine and the
+	// fleet is not `insecure`.
+	Tokens []string `json:"tokens,omitempty"`
 
 	// How many requests each model of the node runs at once. Default: asked from the
 	// server.
@@ -87,13 +94,25 @@ func (n *Node) check() error {
 	case n.Log != nil && (n.Log.File == "") == (n.Log.Source == ""):
 		return fmt.Errorf("node %s: log wants either a file or a source", n.Name)
 	}
-	if err := checkURL(n.URL); err != nil {
-		return fmt.Errorf("node %s: %w", n.Name, err)
-	}
-	if err := n.checkTLS(n.URL); err != nil {
+	if err := n.checkAddress(n.URL); err != nil {
 		return fmt.Errorf("node %s: %w", n.Name, err)
 	}
 	return nil
+}
+
+// checkAddress refuses an address that is none, and what does not go with it, unless a
+// placeholder hides it.
+func (n *Node) checkAddress(address string) error {
+	switch {
+	case isLinkf(address):
+		return n.checkLinkf(address)
+	case len(n.Tokens) > 0 && !strings.HasPrefix(address, "{"):
+		return fmt.Errorf("token is for an agent, linkf://host:port, and the address is %s", address)
+	}
+	if err := checkURL(address); err != nil {
+		return err
+	}
+	return n.checkTLS(address)
 }
 
 // checkTLS refuses certificates that nothing would be checked against.
@@ -117,7 +136,7 @@ func checkURL(address string) error {
 	case !ok:
 		return fmt.Errorf("the address %q has no scheme: %s", address, wantURL)
 	case scheme == "linkf":
-		return errors.New("linkf:// is not available yet: give the address of the llama-server itself, http:// or https://")
+		return errors.New("linkf:// is where an agent listens: give the address of the llama-server itself, http:// or https://")
 	case scheme != "http" && scheme != "https":
 		return fmt.Errorf("the scheme %s:// is not known: %s", scheme, wantURL)
 	case strings.HasSuffix(strings.TrimRight(address, "/"), "/v1"):
@@ -158,7 +177,7 @@ func (a *FleetApp) provisionNodes(ctx caddy.Context) ([]fleet.NodeSpec, error) {
 		if err != nil {
 			return nil, fmt.Errorf("node %s: %w", n.Name, err)
 		}
-		spec, err := n.provision(ctx, repl, t)
+		spec, err := n.provision(ctx, repl, t, a.Insecure)
 		if err != nil {
 			return nil, fmt.Errorf("node %s: %w", n.Name, err)
 		}
@@ -222,41 +241,44 @@ func (a *FleetApp) hold(o slotlog.SourceOptions) (*tail, error) {
 }
 
 // provision expands the node's placeholders and makes its specification.
-func (n *Node) provision(ctx caddy.Context, repl *caddy.Replacer, log *tail) (fleet.NodeSpec, error) {
-	o := llamacpp.Options{Name: n.Name, Logger: ctx.Slogger()}
-	var err error
-	if o.URL, err = repl.ReplaceOrErr(n.URL, true, true); err != nil {
+func (n *Node) provision(ctx caddy.Context, repl *caddy.Replacer, log *tail, insecure bool) (fleet.NodeSpec, error) {
+	address, err := repl.ReplaceOrErr(n.URL, true, true)
+	if err != nil {
 		return fleet.NodeSpec{}, fmt.Errorf("the address cannot be read (%w): set it in the environment that Caddy starts with", err)
 	}
-	if err := checkURL(o.URL); err != nil {
+	if err := n.checkAddress(address); err != nil {
 		return fleet.NodeSpec{}, err
 	}
-	if err := n.checkTLS(o.URL); err != nil {
-		return fleet.NodeSpec{}, err
+	spec := fleet.NodeSpec{Name: n.Name, Address: address, Lanes: n.Lanes, Context: fleet.Tokens(n.Context)}
+	if n.Speed != nil {
+		spec.Rates = fleet.Rates{Prefill: n.Speed.Prefill, Decode: n.Speed.Decode}
 	}
+	if isLinkf(address) {
+		err = n.reachAgent(ctx, repl, &spec, insecure)
+	} else {
+		err = n.reachServer(ctx, repl, &spec, log)
+	}
+	return spec, err
+}
+
+// reachServer says how the link to a llama-server is made.
+func (n *Node) reachServer(ctx caddy.Context, repl *caddy.Replacer, spec *fleet.NodeSpec, log *tail) error {
+	o := llamacpp.Options{Name: n.Name, URL: spec.Address, Logger: ctx.Slogger()}
+	var err error
 	if o.Key, err = repl.ReplaceOrErr(n.Key, true, true); err != nil {
-		return fleet.NodeSpec{}, fmt.Errorf("the key cannot be read (%w): set it in the environment or file it comes from, or leave key out", err)
+		return fmt.Errorf("the key cannot be read (%w): set it in the environment or file it comes from, or leave key out", err)
 	}
 	var roots []byte
 	if n.TLSCA != "" {
 		if o.TLS, roots, err = trust(n.TLSCA); err != nil {
-			return fleet.NodeSpec{}, err
+			return err
 		}
 	}
 	read := ""
 	if log != nil {
 		read = log.key
 	}
-	spec := fleet.NodeSpec{
-		Name:     n.Name,
-		Address:  o.URL,
-		Identity: identity(n.Name, o.URL, o.Key, string(roots), read),
-		Lanes:    n.Lanes,
-		Context:  fleet.Tokens(n.Context),
-	}
-	if n.Speed != nil {
-		spec.Rates = fleet.Rates{Prefill: n.Speed.Prefill, Decode: n.Speed.Decode}
-	}
+	spec.Identity = identity(n.Name, o.URL, o.Key, string(roots), read)
 	spec.Open = func() (fleet.Link, error) {
 		o := o
 		if log != nil {
@@ -264,7 +286,7 @@ func (n *Node) provision(ctx caddy.Context, repl *caddy.Replacer, log *tail) (fl
 		}
 		return llamacpp.New(o)
 	}
-	return spec, tryOut(o)
+	return tryOut(o)
 }
 
 // tryOut lets the link say what is wrong with its options, before Start would.

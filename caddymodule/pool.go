@@ -7,13 +7,17 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/slotfleet/slotfleet/fleet"
+	"github.com/slotfleet/slotfleet/linkf"
 )
 
 // What outlives a configuration. All configurations of a process share one state,
-// and one tail for each log file.
+// one tail for each log file, one door for each address that nodes dial, and one agent
+// for all that say the same of it.
 var (
 	states = caddy.NewUsagePool()
 	tails  = caddy.NewUsagePool()
+	doors  = caddy.NewUsagePool()
+	agents = caddy.NewUsagePool()
 )
 
 const stateKey = "slotfleet"
@@ -25,6 +29,9 @@ type state struct {
 	fleet   *fleetMetrics
 	slotlog *slotlogMetrics
 	memory  memory // for requests and what is held of their answers
+
+	linking sync.Mutex
+	head    *linkf.Head // of nodes that dial in; nil: none could
 
 	apps    inForce[*FleetApp]   // that started and did not stop
 	sources inForce[*slotlogRun] // likewise

@@ -1,0 +1,151 @@
+package caddymodule
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/slotfleet/slotfleet/linkf"
+)
+
+// joins is what a fleet says of nodes that dial in.
+type joins struct {
+	listen string         // empty: none may
+	ring   *linkf.Keyring // nil: whoever comes is taken
+}
+
+// maxRelink is how long a node may stay away at most: its lease must not end before.
+const maxRelink = 25 * time.Second
+
+// provisionJoins checks who may dial in.
+func (a *FleetApp) provisionJoins() (joins, error) {
+	if a.Relink < 0 || time.Duration(a.Relink) > maxRelink {
+		return joins{}, fmt.Errorf("relink %s: want a duration from 0 to %s", time.Duration(a.Relink), maxRelink)
+	}
+	if a.Listen == "" {
+		if len(a.Tokens) > 0 || a.TokensFile != "" {
+			return joins{}, errors.New("token and tokens_file are for nodes that dial in: add `listen`, or put the token into the block of the node that is dialled")
+		}
+		return joins{}, nil
+	}
+	repl := caddy.NewReplacer()
+	listen, err := listenAddress(repl, a.Listen)
+	if err != nil {
+		return joins{}, err
+	}
+	tokens, _, err := readTokens(repl, a.Tokens)
+	if err != nil {
+		return joins{}, err
+	}
+	ring := ringOf(tokens)
+	if a.TokensFile != "" {
+		if ring, err = a.readTokensFile(repl, tokens); err != nil {
+			return joins{}, fmt.Errorf("tokens_file: %w", err)
+		}
+	}
+	if ring == nil && !a.Insecure && !onThisMachine(listen) {
+		return joins{}, fmt.Errorf("listen %s is open to other machines, and there is no token: add `token` or `tokens_file`, or `insecure`", listen)
+	}
+	return joins{listen, ring}, nil
+}
+
+func (a *FleetApp) readTokensFile(repl *caddy.Replacer, tokens []linkf.Token) (*linkf.Keyring, error) {
+	path, err := repl.ReplaceOrErr(a.TokensFile, true, true)
+	if err != nil {
+		return nil, err
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	ring, err := linkf.ParseTokens(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	for _, t := range tokens {
+		ring.Add(t)
+	}
+	return ring, nil
+}
+
+// admit begins to take nodes that dial in, as this configuration has it.
+func (s *state) admit(r *fleetRun) error {
+	if r.joins.listen == "" {
+		return nil
+	}
+	head, err := s.linkHead(r)
+	if err != nil {
+		return err
+	}
+	head.Trust(r.joins.ring)
+	_, _, err = doors.LoadOrNew(r.joins.listen, func() (caddy.Destructor, error) { return openDoor(s, head, r.joins.listen) })
+	if err != nil {
+		s.trustLast()
+		return fmt.Errorf("fleet: listen %s: %w", r.joins.listen, err)
+	}
+	return nil
+}
+
+// dismiss ends that, unless another configuration takes them at the same place.
+func (s *state) dismiss(r *fleetRun) error {
+	if r.joins.listen == "" {
+		return nil
+	}
+	_, err := doors.Delete(r.joins.listen)
+	s.trustLast()
+	return err
+}
+
+// trustLast takes the tokens of the configuration in force.
+func (s *state) trustLast() {
+	s.linking.Lock()
+	defer s.linking.Unlock()
+	if app := s.apps.last(); app != nil && app.run.joins.listen != "" && s.head != nil {
+		s.head.Trust(app.run.joins.ring)
+	}
+}
+
+// linkHead is this process as nodes that dial in see it: one over all configurations,
+// for what runs on them is numbered by it.
+func (s *state) linkHead(r *fleetRun) (*linkf.Head, error) {
+	s.linking.Lock()
+	defer s.linking.Unlock()
+	if s.head != nil {
+		return s.head, nil
+	}
+	var err error
+	s.head, err = linkf.NewHead(linkf.HeadOptions{Identity: headIdentity(), Tokens: r.joins.ring, Logger: r.policy.Log})
+	return s.head, err
+}
+
+// door is where nodes dial in. It stays open while one configuration after the other
+// has it.
+type door struct {
+	ln     net.Listener
+	closed chan error
+}
+
+func openDoor(s *state, head *linkf.Head, address string) (*door, error) {
+	ln, err := listenTCP(address)
+	if err != nil {
+		return nil, err
+	}
+	d := &door{ln: ln, closed: make(chan error, 1)}
+	go func() {
+		d.closed <- head.Serve(ln, func(j *linkf.Joiner) error {
+			_, err := s.manager.Adopt(j.Joining())
+			return err
+		})
+	}()
+	return d, nil
+}
+
+// Destruct closes it and waits for those that are in it.
+func (d *door) Destruct() error { return errors.Join(d.ln.Close(), <-d.closed) }
+
+// Interface guards.
+var _ caddy.Destructor = (*door)(nil)

@@ -1,0 +1,245 @@
+package linkf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/slotfleet/slotfleet/fleet"
+)
+
+const (
+	handshakesMost    = 64 // that are not finished
+	handshakesAddress = 4  // of these, from one address
+)
+
+// HeadOptions say who a head is to its nodes.
+type HeadOptions struct {
+	// Identity of the head, the same over restarts: a node ends what an earlier run of
+	// the same identity left there. 1 to 255 bytes.
+	Identity string
+
+	// Tokens of the nodes. Default: none, so that nothing is proved.
+	Tokens *Keyring
+
+	// Logger for what nobody gets as an error. Default: none.
+	Logger *slog.Logger
+}
+
+// Head is this process as its nodes see it.
+type Head struct {
+	me     who
+	keys   atomic.Pointer[Keyring]
+	log    *slog.Logger
+	epochs atomic.Uint64
+	doors  admission
+}
+
+// NewHead returns a head.
+func NewHead(o HeadOptions) (*Head, error) {
+	if o.Identity == "" || len(o.Identity) > maxIdentity {
+		return nil, fmt.Errorf("the head's identity has %d bytes: 1 to %d are allowed", len(o.Identity), maxIdentity)
+	}
+	h := &Head{me: who{newInstance(), o.Identity}, log: o.Logger}
+	h.Trust(o.Tokens)
+	if h.log == nil {
+		h.log = slog.New(slog.DiscardHandler)
+	}
+	return h, nil
+}
+
+// Trust takes these tokens from now on in place of those before; nil: none, so that
+// nothing is proved. Connections that stand go on.
+func (h *Head) Trust(k *Keyring) { h.keys.Store(keysOrNone(k)) }
+
+// keysOrNone is a ring with no token in it for none.
+func keysOrNone(k *Keyring) *Keyring {
+	if k == nil {
+		k = new(Keyring)
+		k.Add(Token{})
+	}
+	return k
+}
+
+// Dial returns a link to a node that listens on a host:port. It connects when it is
+// asked to probe.
+func (h *Head) Dial(name, address string) *Link { return newLink(h, name, address) }
+
+// Joined returns a link to a node that dials in. It has no connection yet.
+func (h *Head) Joined(name string) *Link { return newLink(h, name, "") }
+
+// Joiner is a connection of a node that dialled in and showed who it is.
+type Joiner struct {
+	Identity string
+	Address  string // the host that it dialled from
+
+	head  *Head
+	c     net.Conn
+	s     *secure
+	g     *greeting
+	taken bool // by a link, which closes the connection
+}
+
+// Joining is what a manager adopts.
+func (j *Joiner) Joining() fleet.Joining {
+	return fleet.Joining{
+		Identity: j.Identity, Address: j.Address, Attach: j.Attach,
+		Open: func() (fleet.Link, error) {
+			l := j.head.Joined(j.Identity)
+			return l, j.Attach(l)
+		},
+	}
+}
+
+// Attach gives the connection to the node's link, which must be one of [Head.Joined].
+func (j *Joiner) Attach(link fleet.Link) error {
+	l, ok := link.(*Link)
+	if !ok || l.dial != "" {
+		return errors.New("its link is not one of a node that dials in")
+	}
+	if err := l.attach(j.c, j.s, j.g); err != nil {
+		return err
+	}
+	j.taken = true
+	return nil
+}
+
+// Serve takes the nodes that dial in on a listener until that is closed, and waits for
+// the handshakes that are not finished. adopt is called for each from a goroutine of
+// its own; it attaches the joiner to a link or says why not, which the node is told.
+func (h *Head) Serve(ln net.Listener, adopt func(*Joiner) error) error {
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.Background())
+	defer wg.Wait()
+	defer cancel()
+	for {
+		c, err := ln.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			// Out of files, mostly: accepting goes on when there are some again.
+			h.log.Warn("accept a node", "error", err)
+			if !pause(ctx, 100*time.Millisecond) {
+				return nil
+			}
+			continue
+		}
+		wg.Go(func() {
+			stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+			defer stop()
+			h.Accept(c, adopt)
+		})
+	}
+}
+
+// Accept takes one connection of a node that dialled in, and returns when it was
+// attached or refused. Above the bounds on unfinished handshakes it is refused at once.
+func (h *Head) Accept(c net.Conn, adopt func(*Joiner) error) {
+	address := hostOf(c)
+	if !h.doors.enter(address) {
+		_ = writeAll(c, refusal(RefusedFull), time.Second)
+		_ = c.Close()
+		return
+	}
+	defer h.doors.leave(address)
+	if err := h.join(c, address, adopt); err != nil {
+		_ = c.Close()
+		h.log.Warn("a node that dialled in was not taken", "address", address, "error", err)
+	}
+}
+
+func (h *Head) join(c net.Conn, address string, adopt func(*Joiner) error) error {
+	s, g, e, err := h.greet(c)
+	if err != nil {
+		return err
+	}
+	j := &Joiner{Identity: g.node.identity, Address: address, head: h, c: c, s: s, g: g}
+	if !e.allows(j.Identity) {
+		err = fmt.Errorf("its token may not be used by %q", j.Identity)
+	} else {
+		err = adopt(j)
+	}
+	if err != nil && !j.taken {
+		g.wire.fail(err.Error())
+		if b, sealErr := s.seal(nil, g.wire.rest(nil, 0, clockNow()), clockNow()); sealErr == nil {
+			_ = writeAll(c, b, time.Second)
+		}
+	}
+	return err
+}
+
+// admission bounds the handshakes that are not finished.
+type admission struct {
+	mu  sync.Mutex
+	all int
+	by  map[string]int // address
+}
+
+func (d *admission) enter(address string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.all >= handshakesMost || d.by[address] >= handshakesAddress {
+		return false
+	}
+	if d.by == nil {
+		d.by = make(map[string]int)
+	}
+	d.all++
+	d.by[address]++
+	return true
+}
+
+func (d *admission) leave(address string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.all--
+	if d.by[address]--; d.by[address] == 0 {
+		delete(d.by, address)
+	}
+}
+
+// greet does the handshake and learns who the node is, within greetLimit.
+func (h *Head) greet(c net.Conn) (*secure, *greeting, entry, error) {
+	noDelay(c)
+	hs, s, rest, err := secured(c, RoleHead, h.keys.Load())
+	if err != nil {
+		return nil, nil, entry{}, err
+	}
+	g := newGreeting(h.me, clockNow())
+	b, err := s.seal(nil, g.pull(nil, clockNow()), clockNow())
+	if err == nil {
+		_, err = c.Write(b)
+	}
+	buf := make([]byte, 4096)
+	for err == nil && !g.done {
+		var plain []byte
+		if plain, err = s.open(rest); err != nil {
+			break
+		}
+		if err = g.receive(plain, clockNow()); err != nil || g.done {
+			break
+		}
+		var n int
+		n, err = c.Read(buf)
+		rest = buf[:n]
+	}
+	if err != nil {
+		return nil, nil, entry{}, fmt.Errorf("the node did not say who it is: %w", err)
+	}
+	return s, g, hs.entry, c.SetDeadline(time.Time{})
+}
+
+// hostOf is the host at the other end.
+func hostOf(c net.Conn) string {
+	host, _, err := net.SplitHostPort(c.RemoteAddr().String())
+	if err != nil {
+		return c.RemoteAddr().String()
+	}
+	return host
+}

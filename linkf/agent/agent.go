@@ -1,0 +1,129 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/slotfleet/slotfleet/fleet"
+	"github.com/slotfleet/slotfleet/fleet/llamacpp"
+	"github.com/slotfleet/slotfleet/linkf"
+	"github.com/slotfleet/slotfleet/slotlog"
+)
+
+// Options say which server an [Agent] runs, and for whom.
+type Options struct {
+	// Heads are the host:port of those to dial. Each gets a link of its own.
+	Heads []string
+
+	// Listener takes heads that dial the node. The agent closes it. Default: none.
+	Listener net.Listener
+
+	// Tokens are those that the heads know, the one to use first in front. Default:
+	// none, so that nothing is proved.
+	Tokens []linkf.Token
+
+	// Identity is what heads call the node. Default: the host's name.
+	Identity string
+
+	// Upstream is the URL of the llama-server, as [llamacpp.Options] have it.
+	Upstream string
+
+	// Key is sent to the server as a bearer token. Default: none.
+	Key string
+
+	// TLS for a server behind https. Default: the system's roots.
+	TLS *tls.Config
+
+	// Log is the server's log. The caller closes it. Default: none, so the load of
+	// others than the heads is unknown.
+	Log *slotlog.Source
+
+	// Lanes bounds the generations of all heads. Default: what the server has.
+	Lanes int
+
+	// Logger for what nobody gets as an error. Default: none.
+	Logger *slog.Logger
+}
+
+// Agent is a node at work.
+type Agent struct {
+	node     *linkf.Node
+	listener net.Listener
+	stop     context.CancelFunc
+	wg       sync.WaitGroup
+}
+
+// Start links the server to its heads. It does no I/O that can fail but asking for the
+// host's name; heads that cannot be reached are dialled again.
+func Start(o Options) (*Agent, error) {
+	if len(o.Heads) == 0 && o.Listener == nil {
+		return nil, errors.New("a node needs a head to dial, or an address to listen on")
+	}
+	for _, h := range o.Heads {
+		if _, _, err := net.SplitHostPort(h); err != nil {
+			return nil, fmt.Errorf("head %q is not a host:port: %w", h, err)
+		}
+	}
+	if o.Identity == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("the host has no name, so the node needs an identity: %w", err)
+		}
+		o.Identity = name
+	}
+	up, err := llamacpp.New(llamacpp.Options{
+		Name: o.Identity, URL: o.Upstream, Key: o.Key, TLS: o.TLS, Source: o.Log, Logger: o.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	n, err := linkf.NewNode(linkf.NodeOptions{
+		Identity: o.Identity, Upstream: up, Lanes: o.Lanes, Tokens: o.Tokens, Logger: o.Logger,
+	})
+	if err != nil {
+		return nil, errors.Join(err, up.Close("the node did not start"))
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	a := &Agent{node: n, listener: o.Listener, stop: stop}
+	for _, h := range o.Heads {
+		a.wg.Go(func() {
+			learn(ctx, up)
+			n.Join(ctx, h)
+		})
+	}
+	if o.Listener != nil {
+		a.wg.Go(func() { _ = n.Serve(o.Listener) }) // nil: it was closed
+	}
+	return a, nil
+}
+
+// learnLimit is how long a head waits for a node that asks its server what it is.
+const learnLimit = 2 * time.Second
+
+// learn asks the server what it is, so that a head which knew the node before it
+// started anew can use it at once. A server that does not answer is asked again by the
+// heads.
+func learn(ctx context.Context, up *llamacpp.Link) {
+	ctx, cancel := context.WithTimeout(ctx, learnLimit)
+	defer cancel()
+	_, _ = up.Call(ctx, fleet.Call{Op: fleet.OpProbe})
+}
+
+// Close ends what the node runs, tells the heads, and waits until all of it is over.
+func (a *Agent) Close() error {
+	var err error
+	if a.listener != nil {
+		err = a.listener.Close()
+	}
+	err = errors.Join(err, a.node.Close())
+	a.stop()
+	a.wg.Wait()
+	return err
+}

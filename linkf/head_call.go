@@ -1,0 +1,141 @@
+package linkf
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/slotfleet/slotfleet/fleet"
+)
+
+// headCall is something short that the node was asked. It may be asked again on the
+// next connection.
+type headCall struct {
+	id     uint64
+	c      fleet.Call
+	body   *outgoing
+	whole  bool
+	sent   bool
+	queued bool
+	gone   bool // nobody waits for it any more
+}
+
+// ask has the node do something short. The answer is an action of the same number.
+func (h *headMachine) call(now time.Duration, c fleet.Call) (id uint64, err error) {
+	h.advance(now)
+	switch {
+	case len(h.calls) >= maxCalls:
+		return 0, &fleet.RequestError{Reason: fleet.ReasonDeclined, Again: true, Err: fmt.Errorf("node %s has %d calls open", h.node, maxCalls)}
+	case len(c.Path)+len(c.ContentType)+len(c.Model)+len(c.Unload)+len(c.Method) > maxText:
+		return 0, fmt.Errorf("a path, content type and model of more than %d bytes", maxText)
+	case len(c.Body) > maxTransfer:
+		return 0, &fleet.RequestError{Reason: fleet.ReasonDeclined, Again: true, Err: fmt.Errorf("a body of %d bytes: a link carries at most %d", len(c.Body), maxTransfer)}
+	}
+	h.lastCall++
+	x := &headCall{id: h.lastCall, c: c}
+	h.calls[x.id] = x
+	h.ask(x)
+	return x.id, nil
+}
+
+// hangUp says that nobody waits for a call any more.
+func (h *headMachine) hangUp(now time.Duration, id uint64) {
+	h.advance(now)
+	x := h.calls[id]
+	if x == nil {
+		return
+	}
+	delete(h.calls, id)
+	if h.wire != nil && x.body != nil && !x.whole {
+		h.wire.abandon(x.body)
+	}
+	x.gone = true
+	if x.sent {
+		h.ask(x)
+	}
+}
+
+func (h *headMachine) ask(x *headCall) {
+	if h.ready && !x.queued {
+		x.queued = true
+		h.asking = append(h.asking, x)
+	}
+}
+
+// pullCall writes what a call has to send.
+func (h *headMachine) pullCall(b []byte, x *headCall) []byte {
+	x.queued = false
+	switch {
+	case x.gone && x.sent:
+		return h.wire.put(b, typeCallCancel, callID{x.id}, h.now)
+	case x.gone || x.sent:
+		return b
+	}
+	m := call{
+		ID: x.id, Op: uint8(x.c.Op), Method: x.c.Method, Path: x.c.Path, ContentType: x.c.ContentType,
+		Model: x.c.Model, Unload: x.c.Unload, First: millis(x.c.Patience.First), Stall: millis(x.c.Patience.Stall),
+	}
+	if len(x.c.Body) > maxInline {
+		if !x.whole {
+			if x.body == nil {
+				x.body = h.wire.out.add(x.c.Body, func(aborted string) { h.callBody(x, aborted) })
+			}
+			return b
+		}
+		m.Transfer = x.body.id
+	} else {
+		m.Body = x.c.Body
+	}
+	x.sent = true
+	return h.wire.put(b, typeCall, m, h.now)
+}
+
+// callBody goes on with a call whose body is with the node, or was refused.
+func (h *headMachine) callBody(x *headCall, aborted string) {
+	if aborted != "" {
+		h.answer(x, fleet.Reply{}, h.refusedBody(aborted))
+		return
+	}
+	x.whole = true
+	h.ask(x)
+}
+
+func (h *headMachine) refusedBody(why string) error {
+	return &fleet.RequestError{
+		Reason: fleet.ReasonDeclined, Again: true,
+		Err: fmt.Errorf("node %s does not take the body: %s", h.node, clip(why, maxText)),
+	}
+}
+
+// replied is the answer to a call, or to one that nobody waits for any more.
+func (h *headMachine) replied(m reply) error {
+	r := fleet.Reply{Status: m.Status, ContentType: m.ContentType, Body: m.Body}
+	if m.Transfer != 0 {
+		body, ok := h.wire.in.take(m.Transfer)
+		if !ok {
+			return fmt.Errorf("the reply to call %d is to be in transfer %d, which is not whole", m.ID, m.Transfer)
+		}
+		r.Body = body
+	}
+	x := h.calls[m.ID]
+	if x == nil {
+		return nil
+	}
+	if m.Outcome != nil {
+		h.answer(x, fleet.Reply{}, m.Outcome.err(h.node))
+		return nil
+	}
+	h.answer(x, r, nil)
+	return nil
+}
+
+func (h *headMachine) answer(x *headCall, r fleet.Reply, err error) {
+	if h.calls[x.id] != x {
+		return
+	}
+	delete(h.calls, x.id)
+	if h.wire != nil && x.body != nil && !x.whole {
+		h.wire.abandon(x.body)
+	}
+	x.gone, x.sent = true, false
+	h.act(headAction{kind: headReply, call: x.id, reply: r, err: err})
+}

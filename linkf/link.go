@@ -1,0 +1,367 @@
+package linkf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/slotfleet/slotfleet/fleet"
+)
+
+// Link is a [fleet.Link] to a node that runs our agent. It outlives its connections:
+// generations wait while there is none, until the manager ends them.
+type Link struct {
+	head *Head
+	name string
+	dial string // the node's address; empty: the node dials
+
+	life context.Context // ends with Close
+	quit context.CancelCauseFunc
+	wg   sync.WaitGroup // connections, and who dials
+
+	mu       sync.Mutex
+	m        *headMachine
+	conn     *headConn // nil: none
+	runs     map[uint64]*headRun
+	calls    map[uint64]chan headAction
+	state    fleet.NodeState
+	known    bool // state is what the node said, or why there is none
+	watchers map[chan struct{}]struct{}
+	dialling chan struct{} // closed when the attempt that runs is over; nil: none
+	dialErr  error         // of the last attempt
+}
+
+// headConn is one connection of a link. It is the machine's end of it.
+type headConn struct {
+	link *Link
+	c    net.Conn
+	kick chan struct{}
+	over error
+	done chan struct{}
+}
+
+// headRun is who waits for the events of a session.
+type headRun struct {
+	events []headAction // as many as the credit allows
+	signal chan struct{}
+}
+
+func newLink(h *Head, name, dial string) *Link {
+	l := &Link{
+		head: h, name: name, dial: dial, m: newHead(h.me, name, &h.epochs),
+		runs: make(map[uint64]*headRun), calls: make(map[uint64]chan headAction),
+		watchers: make(map[chan struct{}]struct{}),
+	}
+	l.life, l.quit = context.WithCancelCause(context.Background())
+	return l
+}
+
+// Run runs one generation, as [fleet.Link] says. Events are acknowledged once take
+// returned, and the node sends only a bounded part of an answer that is not taken.
+func (l *Link) Run(ctx context.Context, a fleet.Assignment, take func(fleet.Event) error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	id, r, err := l.open(a)
+	if err != nil {
+		return err
+	}
+	var parts []byte
+	for {
+		select {
+		case <-r.signal:
+		case <-ctx.Done():
+			l.giveUp(id)
+			return context.Cause(ctx)
+		}
+		for _, x := range l.drain(r) {
+			if x.kind == headEnded {
+				l.close(id)
+				return x.err
+			}
+			if x.event.More {
+				parts = append(parts, x.event.Data...)
+			} else {
+				e := x.event.fleet()
+				if len(parts) > 0 {
+					e.Data, parts = append(parts, e.Data...), nil
+				}
+				if err := take(e); err != nil {
+					l.giveUp(id)
+					return err
+				}
+			}
+			l.took(id, x)
+		}
+	}
+}
+
+func (l *Link) open(a fleet.Assignment) (uint64, *headRun, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.usable(); err != nil {
+		return 0, nil, err
+	}
+	id, err := l.m.open(clockNow(), a)
+	if err != nil {
+		return 0, nil, err
+	}
+	r := &headRun{signal: make(chan struct{}, 1)}
+	l.runs[id] = r
+	l.stir()
+	return id, r, nil
+}
+
+// usable says why nothing can be sent to the node. Called under the mutex.
+func (l *Link) usable() error {
+	switch {
+	case l.life.Err() != nil:
+		return lost(l.name, fleet.CauseClosed, context.Cause(l.life))
+	case l.conn == nil && l.dial == "":
+		return lost(l.name, fleet.CauseRefused, errors.New("it has not dialled in"))
+	case l.conn == nil:
+		return lost(l.name, fleet.CauseRefused, errors.New("there is no connection to it"))
+	}
+	return nil
+}
+
+func (l *Link) drain(r *headRun) []headAction {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := r.events
+	r.events = nil
+	return e
+}
+
+func (l *Link) took(id uint64, x headAction) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.m.took(clockNow(), id, x.generation, x.seq)
+	l.stir()
+}
+
+// giveUp cancels a generation that nobody waits for any more.
+func (l *Link) giveUp(id uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.runs, id)
+	l.m.cancel(clockNow(), id)
+	l.stir()
+}
+
+func (l *Link) close(id uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.runs, id)
+	_ = l.m.revoke(clockNow(), id) // it may be over on this side already
+	l.stir()
+}
+
+// Call does something short. [fleet.OpProbe] of a node that is dialled connects to it
+// if there is no connection.
+func (l *Link) Call(ctx context.Context, c fleet.Call) (fleet.Reply, error) {
+	if c.Op == fleet.OpProbe && l.dial != "" {
+		if err := l.connect(ctx); err != nil {
+			return fleet.Reply{}, err
+		}
+	}
+	l.mu.Lock()
+	if err := l.usable(); err != nil {
+		l.mu.Unlock()
+		return fleet.Reply{}, err
+	}
+	id, err := l.m.call(clockNow(), c)
+	if err != nil {
+		l.mu.Unlock()
+		return fleet.Reply{}, err
+	}
+	answer := make(chan headAction, 1)
+	l.calls[id] = answer
+	l.stir()
+	l.mu.Unlock()
+	select {
+	case x := <-answer:
+		return x.reply, x.err
+	case <-ctx.Done():
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.calls, id)
+		l.m.hangUp(clockNow(), id)
+		l.stir()
+		return fleet.Reply{}, context.Cause(ctx)
+	}
+}
+
+// Watch tells what the node says of itself, as [fleet.Link] says. Without a connection
+// the last state comes again, with Away or Down.
+func (l *Link) Watch(ctx context.Context, f func(fleet.NodeState)) {
+	c := make(chan struct{}, 1)
+	l.mu.Lock()
+	l.watchers[c] = struct{}{}
+	if l.known {
+		c <- struct{}{}
+	}
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		delete(l.watchers, c)
+		l.mu.Unlock()
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.life.Done():
+			return
+		case <-c:
+		}
+		l.mu.Lock()
+		s := l.state
+		l.mu.Unlock()
+		f(s)
+	}
+}
+
+// Close ends the link and its connection, and waits for both.
+func (l *Link) Close(reason string) error {
+	l.mu.Lock()
+	err := errors.New(reason)
+	l.quit(err)
+	l.m.lost(clockNow(), lost(l.name, fleet.CauseClosed, err))
+	l.m.close(err)
+	l.stir()
+	l.mu.Unlock()
+	l.wg.Wait()
+	return nil
+}
+
+// stir does what the machine wants done, and has the connection look at it. Called
+// under the mutex after everything that the machine was told.
+func (l *Link) stir() {
+	for _, x := range l.m.actions() {
+		switch x.kind {
+		case headEvent, headEnded:
+			if r := l.runs[x.session]; r != nil {
+				r.events = append(r.events, x)
+				wakeUp(r.signal)
+			}
+		case headReply:
+			if c := l.calls[x.call]; c != nil {
+				delete(l.calls, x.call)
+				c <- x
+			}
+		case headState:
+			l.tell(x.status.state(l.name, time.Now()))
+		case headClose:
+			if l.conn != nil {
+				l.conn.over = x.err
+			}
+		}
+	}
+	if l.conn != nil {
+		wakeUp(l.conn.kick)
+	}
+}
+
+func (l *Link) tell(s fleet.NodeState) {
+	l.state, l.known = s, true
+	for c := range l.watchers {
+		wakeUp(c)
+	}
+}
+
+// attach gives the link a connection that was greeted; the one before is closed. It is
+// served until it ends.
+func (l *Link) attach(c net.Conn, s *secure, g *greeting) error {
+	l.mu.Lock()
+	if l.life.Err() != nil {
+		l.mu.Unlock()
+		return context.Cause(l.life)
+	}
+	old := l.conn
+	if old != nil {
+		_ = old.c.Close()
+	}
+	x := &headConn{link: l, c: c, kick: make(chan struct{}, 1), done: make(chan struct{})}
+	l.conn = x
+	l.m.up(clockNow(), g)
+	l.stir()
+	l.wg.Go(func() { l.serve(x, s) })
+	l.mu.Unlock()
+	return nil
+}
+
+func (l *Link) serve(x *headConn, s *secure) {
+	err := pump(x.c, s, x, x.kick)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(x.done)
+	if l.conn != x {
+		return
+	}
+	l.conn = nil
+	l.m.down(clockNow())
+	l.stir()
+	if l.life.Err() != nil {
+		return
+	}
+	l.head.log.Warn("link lost", "node", l.name, "error", err)
+	state := l.state
+	if hasLeft(err) {
+		state.Down = lost(l.name, fleet.CauseClosed, err)
+	} else {
+		state.Away = fmt.Errorf("node %s: the link was lost: %w", l.name, err)
+	}
+	l.tell(state)
+	l.wg.Go(l.goOn)
+}
+
+// goOn does what is due while there is no connection: it dials again at once, and ends
+// what cannot be alive any more.
+func (l *Link) goOn() {
+	if l.dial != "" {
+		l.redial()
+	}
+	for {
+		l.mu.Lock()
+		l.m.tick(clockNow())
+		l.stir()
+		at, due := l.m.wake()
+		gone := l.conn != nil || !due
+		l.mu.Unlock()
+		if gone || !pause(l.life, at-clockNow()) {
+			return
+		}
+	}
+}
+
+// receive implements end.
+func (x *headConn) receive(data []byte) {
+	x.link.mu.Lock()
+	defer x.link.mu.Unlock()
+	if x.link.conn == x {
+		x.link.m.receive(clockNow(), data)
+		x.link.stir()
+	}
+}
+
+// pull implements end.
+func (x *headConn) pull(b []byte) ([]byte, time.Duration, error) {
+	l := x.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn != x {
+		return b, 0, errors.New("the node has a newer connection")
+	}
+	now := clockNow()
+	l.m.tick(now)
+	b = l.m.pull(now, b, chunkLen)
+	l.stir()
+	at, _ := l.m.wake()
+	return b, max(time.Millisecond, at-now), x.over
+}
+
+var _ fleet.Link = (*Link)(nil)

@@ -1,0 +1,525 @@
+package linkf
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slotfleet/slotfleet/fleet"
+)
+
+// always takes the first choice.
+type always struct{}
+
+func (always) IntN(int) int { return 0 }
+
+// connected returns a head and a node that know each other.
+func connected(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(always{})
+	w.connect()
+	w.run(t)
+	if !w.head.ready {
+		t.Fatal("the head and the node did not come to know each other")
+	}
+	return w
+}
+
+// run lets everything arrive.
+func (w *world) run(t *testing.T) {
+	t.Helper()
+	w.settle()
+	w.exchange()
+	if w.failed != nil {
+		t.Fatal(w.failed)
+	}
+}
+
+// opened opens a session and returns its number and that of its generation.
+func opened(t *testing.T, w *world) (session, run uint64) {
+	t.Helper()
+	w.open()
+	w.run(t)
+	for id, r := range w.agent.runs {
+		if r.session != nil && r.session.id == w.head.lastID {
+			return w.head.lastID, id
+		}
+	}
+	t.Fatal("the generation did not start")
+	return 0, 0
+}
+
+// node hands the node a message as if the head had sent it.
+func (w *world) node(t *testing.T, typ Type, m any) error {
+	t.Helper()
+	p, err := encMode.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w.agent.frame(w.agent.conns[w.conn], frame{typ: typ, payload: p})
+}
+
+func (w *world) session(id uint64) *agentSession { return w.agent.heads["head"].sessions[id] }
+
+func TestCommandThatIsRepeatedOrOfAnOlderEpochHasNoEffect(t *testing.T) {
+	w := connected(t)
+	id, _ := opened(t, w)
+	s := w.session(id)
+	k := key{s.id, s.epoch}
+	for name, m := range map[string]struct {
+		typ Type
+		msg any
+	}{
+		"assign again":         {typeAssign, assign{k, 1, 30000, 10000, "m", ""}},
+		"assign of before":     {typeAssign, assign{key{s.id, s.epoch - 1}, 9, 30000, 10000, "m", ""}},
+		"append again":         {typeAppend, appendContent{k, 2, "/other", "", nil, 0}},
+		"generate again":       {typeGenerate, generate{k, 3, 1, 0, 0, creditRoom}},
+		"cancel of before":     {typeCancel, command{key{s.id, s.epoch - 1}, 9}},
+		"revoke of before":     {typeRevoke, command{key{s.id, s.epoch - 1}, 9}},
+		"append of one to be":  {typeAppend, appendContent{key{s.id, s.epoch + 1}, 9, "/other", "", nil, 0}},
+		"append of no session": {typeAppend, appendContent{key{99, 1}, 9, "/other", "", nil, 0}},
+	} {
+		if err := w.node(t, m.typ, m.msg); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if acts := w.agent.actions(); len(acts) != 0 || w.session(id) != s || s.content.Path != "/x" {
+			t.Errorf("%s: got %d actions and path %s, want no effect", name, len(acts), s.content.Path)
+		}
+	}
+}
+
+func TestNewerEpochFencesTheOlder(t *testing.T) {
+	w := connected(t)
+	id, run := opened(t, w)
+	old := w.session(id).epoch
+	if err := w.head.assign(id, "m", ""); err != nil {
+		t.Fatal(err)
+	}
+	w.run(t)
+	if s := w.session(id); s == nil || s.epoch <= old {
+		t.Fatalf("got %+v, want a session of an epoch above %d", s, old)
+	}
+	if !w.runs[run].stopped {
+		t.Error("the older generation was not stopped")
+	}
+	if got := w.agent.emit(w.nodeTime(), run, fleet.Event{Kind: fleet.EventData}); got != roomGone {
+		t.Errorf("the older generation's event: got %d, want %d", got, roomGone)
+	}
+	if used := w.agent.lanes.used; used != 2 {
+		t.Errorf("%d lanes are taken, want the new one and that of the generation that has not ended", used)
+	}
+	w.end(run)
+	if used := w.agent.lanes.used; used != 1 {
+		t.Errorf("%d lanes are taken after the end, want 1", used)
+	}
+}
+
+func TestLeaseEndsAndIsRenewed(t *testing.T) {
+	w := connected(t)
+	id, run := opened(t, w)
+	// With a link it lasts as long as the head wants it.
+	for range 50 {
+		w.now += time.Second
+		w.head.tick(w.headTime())
+		w.agent.tick(w.nodeTime())
+		w.run(t)
+	}
+	if w.session(id) == nil {
+		t.Fatal("the session ended, want it renewed")
+	}
+	// A grant of another epoch is none.
+	s := w.session(id)
+	w.cut(true, true)
+	w.now = w.now - w.nodeTime() + s.granted + s.lease - time.Millisecond
+	w.agent.tick(w.nodeTime())
+	w.settle()
+	if w.session(id) == nil || w.runs[run].stopped {
+		t.Fatal("the session ended before its lease")
+	}
+	w.now += time.Millisecond
+	if got := w.agent.emit(w.nodeTime(), run, fleet.Event{Kind: fleet.EventData}); got != roomGone {
+		t.Errorf("an event at the end of the lease: got %d, want %d", got, roomGone)
+	}
+	w.settle()
+	if !w.runs[run].stopped || w.agent.kept != 0 {
+		t.Errorf("stopped %v, %d bytes kept; want the generation stopped and nothing kept", w.runs[run].stopped, w.agent.kept)
+	}
+}
+
+func TestHeadEndsWhatCannotBeAliveAnyMore(t *testing.T) {
+	w := connected(t)
+	opened(t, w)
+	w.cut(true, true)
+	w.now += lease
+	w.head.tick(w.headTime())
+	acts := w.head.actions()
+	var gone *fleet.NodeLost
+	if len(acts) != 1 || acts[0].kind != headEnded || !errors.As(acts[0].err, &gone) {
+		t.Errorf("got %+v, want the generation's end with a lost node", acts)
+	}
+}
+
+func TestEventsThatWereLostOnTheWayComeAgainAndOthersDoNot(t *testing.T) {
+	w := connected(t)
+	id, run := opened(t, w)
+	for range 3 {
+		w.say(run, 12)
+	}
+	w.run(t)
+	w.dark = true
+	w.say(run, 12)
+	w.settle()
+	if got := w.clients[id].got; got != 3 {
+		t.Fatalf("the client has %d events, want 3", got)
+	}
+	w.cut(true, true)
+	w.say(run, 12)
+	w.connect()
+	w.run(t) // fails if one comes twice or out of order
+	if got := w.clients[id].got; got != 5 {
+		t.Errorf("the client has %d events, want all 5", got)
+	}
+	if len(w.started) != 1 {
+		t.Errorf("%d generations ran, want 1", len(w.started))
+	}
+}
+
+func TestHeadTakesEventsOnceAndInOrder(t *testing.T) {
+	w := connected(t)
+	id, run := opened(t, w)
+	w.say(run, 12)
+	w.run(t)
+	s := w.head.sessions[id]
+	item := []event{{Kind: eventData, Data: make([]byte, 12)}}
+	for name, m := range map[string]events{
+		"again":                 {key{id, s.epoch}, s.generation, 0, item},
+		"of an older epoch":     {key{id, s.epoch - 1}, s.generation, 1, item},
+		"of no session":         {key{99, s.epoch}, s.generation, 1, item},
+		"of a generation to be": {key{id, s.epoch}, s.generation + 1, 1, item},
+	} {
+		if err := w.head.events(m); err != nil || len(w.head.actions()) != 0 || s.next != 1 {
+			t.Errorf("an event %s: got %v and event %d next, want it ignored", name, err, s.next)
+		}
+	}
+	if err := w.head.events(events{key{id, s.epoch}, s.generation, 2, item}); err == nil {
+		t.Error("event 2 after 0: got no error, want one")
+	}
+}
+
+func TestSlowClientStopsItsOwnStreamOnly(t *testing.T) {
+	w := connected(t)
+	slow, run := opened(t, w)
+	said := 0
+	for ; !w.runs[run].waits; said++ {
+		if said > 2*retryRoom/maxPiece {
+			t.Fatal("the generation is never told to wait")
+		}
+		w.say(run, maxPiece-1)
+		w.run(t)
+	}
+	if s := w.head.sessions[slow]; s.cost-s.paid > creditRoom || s.cost-s.paid < creditRoom/2 {
+		t.Errorf("%d bytes wait for the client, want nearly %d", s.cost-s.paid, creditRoom)
+	}
+	fast, other := opened(t, w)
+	w.say(other, 12)
+	w.run(t)
+	if got := w.clients[fast].got; got != 1 {
+		t.Errorf("the other stream has %d events, want 1", got)
+	}
+	for i := 0; w.clients[slow].got < uint32(said); i++ {
+		if i > said {
+			t.Fatalf("the slow client has %d of %d events", w.clients[slow].got, said)
+		}
+		c := w.clients[slow]
+		w.head.took(w.headTime(), slow, c.gen, c.seen)
+		w.run(t)
+	}
+	if w.runs[run].waits {
+		t.Error("the generation still waits after its client read all")
+	}
+}
+
+func TestEventsBeyondTheCreditEndTheLink(t *testing.T) {
+	w := connected(t)
+	id, _ := opened(t, w)
+	s := w.head.sessions[id]
+	item := event{Kind: eventData, Data: make([]byte, maxPiece)}
+	err := w.head.events(events{key{id, s.epoch}, s.generation, 0, []event{item, item, item, item, item, item, item, item}})
+	if err == nil || !strings.Contains(err.Error(), "credit") {
+		t.Errorf("got %v, want an error about the credit", err)
+	}
+}
+
+func TestAssignBeyondTheLanesIsDeclinedWithTheLoad(t *testing.T) {
+	w := connected(t)
+	for range 3 {
+		opened(t, w)
+	}
+	w.open()
+	w.settle()
+	for len(w.toNode)+len(w.toHead) > 0 {
+		for _, b := range w.toNode {
+			w.nodeGets(b)
+		}
+		w.toNode = nil
+		w.sendNode()
+		for _, b := range w.toHead {
+			w.headGets(b)
+		}
+		w.toHead = nil
+	}
+	var refused *fleet.RequestError
+	told := false
+	for _, x := range w.head.actions() {
+		told = told || x.kind == headState && len(x.status.Instances) == 1
+		if x.kind == headEnded && (!errors.As(x.err, &refused) || !told) {
+			t.Errorf("got %v, told of the load before: %v; want it declined and the load before", x.err, told)
+		}
+	}
+	if refused == nil || refused.Reason != fleet.ReasonDeclined || !refused.Again {
+		t.Errorf("got %v, want it declined so that another node may take it", refused)
+	}
+}
+
+func TestNodeThatDoesNotKnowItsServerYetIsNotReady(t *testing.T) {
+	w := connected(t)
+	w.agent.offers = nil
+	w.open()
+	w.settle()
+	for len(w.toNode)+len(w.toHead) > 0 {
+		for _, b := range w.toNode {
+			w.nodeGets(b)
+		}
+		w.toNode = nil
+		w.sendNode()
+		for _, b := range w.toHead {
+			w.headGets(b)
+		}
+		w.toHead = nil
+	}
+	acts := w.head.actions()
+	var gone *fleet.NodeLost
+	if len(acts) != 1 || !errors.As(acts[0].err, &gone) || gone.Cause != fleet.CauseLoading {
+		t.Errorf("got %+v, want the node to be loading", acts)
+	}
+}
+
+func TestParkedSessionGivesItsLaneBackAndGoesOnLater(t *testing.T) {
+	w := connected(t)
+	id, run := opened(t, w)
+	if err := w.head.park(id); err != nil {
+		t.Fatal(err)
+	}
+	w.settle()
+	for _, b := range w.toNode {
+		w.nodeGets(b)
+	}
+	w.toNode = nil
+	w.nodeActions()
+	w.end(run)
+	if used := w.agent.lanes.used; used != 0 {
+		t.Errorf("%d lanes are taken, want none", used)
+	}
+	w.sendNode()
+	for _, b := range w.toHead {
+		w.headGets(b)
+	}
+	w.toHead = nil
+	acts := w.head.actions()
+	if len(acts) == 0 || acts[len(acts)-1].kind != headEnded {
+		t.Fatalf("got %+v, want the end of the generation", acts)
+	}
+	if err := w.head.generate(id, fleet.Patience{}); err != nil {
+		t.Fatal(err)
+	}
+	w.run(t)
+	s := w.session(id)
+	if s == nil || s.run == nil || s.generation != 2 || s.content.Path != "/x" || w.agent.lanes.used != 1 {
+		t.Errorf("got %+v with %d lanes, want generation 2 of the same content on a lane", s, w.agent.lanes.used)
+	}
+}
+
+func TestCancelledGenerationCountsUntilItsServerLetGo(t *testing.T) {
+	w := connected(t)
+	id, run := opened(t, w)
+	w.head.actions()
+	w.head.cancel(w.headTime(), id)
+	delete(w.clients, id)
+	leaving := func() uint32 {
+		for _, x := range w.head.acts {
+			if x.kind == headState {
+				return x.status.Instances[0].Leaving
+			}
+		}
+		t.Fatal("the load was not told")
+		return 0
+	}
+	if got := leaving(); got != 1 {
+		t.Errorf("%d generations are leaving, want 1", got)
+	}
+	w.run(t)
+	if !w.runs[run].stopped || len(w.head.sessions) != 1 {
+		t.Errorf("stopped %v, %d sessions; want it stopped and not forgotten", w.runs[run].stopped, len(w.head.sessions))
+	}
+	w.end(run)
+	w.run(t)
+	if len(w.head.sessions) != 0 || len(w.agent.heads["head"].sessions) != 0 || w.agent.lanes.used != 0 {
+		t.Errorf("%d and %d sessions and %d lanes are left, want none", len(w.head.sessions), len(w.agent.heads["head"].sessions), w.agent.lanes.used)
+	}
+}
+
+func TestHeadThatBeganAnewRevokesWhatItHad(t *testing.T) {
+	w := connected(t)
+	_, run := opened(t, w)
+	w.newHead()
+	w.connect()
+	w.run(t)
+	if !w.runs[run].stopped {
+		t.Error("the generation of the head before goes on")
+	}
+	opened(t, w)
+}
+
+func TestLargeBodyArrivesWholeAndLetsEventsPass(t *testing.T) {
+	w := connected(t)
+	_, run := opened(t, w)
+	body := bytes.Repeat([]byte("0123456789abcdef"), (window+3)*chunkLen/16+1)
+	id, err := w.head.open(w.headTime(), fleet.Assignment{Model: "m", Path: "/big", Body: body})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.clients[id] = &client{}
+	w.settle()
+	if got := len(w.toNode); got > window+2 {
+		t.Errorf("%d pieces were sent without an ack, want the window of %d and the assign", got, window)
+	}
+	w.say(run, 12)
+	w.run(t)
+	s := w.session(id)
+	if s == nil || s.content == nil || !bytes.Equal(s.content.Body, body) {
+		t.Fatal("the body did not arrive whole")
+	}
+	if got := w.agent.conns[w.conn].wire.in.held; got != 0 {
+		t.Errorf("%d bytes of transfers are held, want none", got)
+	}
+}
+
+func TestTransferThatIsTooLargeIsRefusedNotTheLink(t *testing.T) {
+	w := &wire{}
+	if err := w.transfer(typeTransferBegin, transfer{ID: 1, Size: maxTransfer + 1}); err != nil {
+		t.Fatal(err)
+	}
+	if len(w.aborts) != 1 {
+		t.Errorf("%d aborts, want 1", len(w.aborts))
+	}
+	for name, c := range map[string][]transfer{
+		"a chunk that leaves a gap": {{ID: 2, Size: 10}, {ID: 2, Offset: 1, Data: []byte("a")}},
+		"a chunk beyond the size":   {{ID: 3, Size: 1}, {ID: 3, Data: []byte("ab")}},
+		"a number that was used":    {{ID: 4, Size: 1}, {ID: 4, Size: 1}},
+	} {
+		w := &wire{}
+		if err := w.transfer(typeTransferBegin, c[0]); err != nil {
+			t.Fatal(err)
+		}
+		typ := typeTransferChunk
+		if c[1].Size > 0 {
+			typ = typeTransferBegin
+		}
+		if err := w.transfer(typ, c[1]); err == nil {
+			t.Errorf("%s: got no error, want one", name)
+		}
+	}
+}
+
+func TestCallIsAnsweredAndAskedAgainAfterALoss(t *testing.T) {
+	w := connected(t)
+	ask := func() {
+		id, err := w.head.call(w.headTime(), fleet.Call{Op: fleet.OpAsk, Path: "/tokenize"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.calls[id] = true
+		w.run(t)
+	}
+	ask()
+	if len(w.asked) != 1 {
+		t.Fatalf("the node works on %d calls, want 1", len(w.asked))
+	}
+	w.cut(true, true)
+	w.settle()
+	if len(w.asked) != 0 {
+		t.Fatalf("the node works on %d calls of a link that is gone, want none", len(w.asked))
+	}
+	w.connect()
+	w.run(t)
+	w.work()
+	w.run(t)
+	if len(w.calls) != 0 {
+		t.Error("the call was not answered")
+	}
+}
+
+func TestVersionsAreNegotiated(t *testing.T) {
+	for _, c := range []struct {
+		a, b, c, d, want uint16
+		ok               bool
+	}{
+		{1, 5, 3, 7, 5, true}, {1, 10, 10, 10, 10, true}, {1, 2, 3, 4, 0, false}, {1, 3, 3, 5, 3, true},
+	} {
+		if got, ok := commonVersion(c.a, c.b, c.c, c.d); ok != c.ok || ok && got != c.want {
+			t.Errorf("%d to %d and %d to %d: got %d, %v; want %d, %v", c.a, c.b, c.c, c.d, got, ok, c.want, c.ok)
+		}
+	}
+}
+
+func TestSilentPeerIsGivenUpAndToldWhy(t *testing.T) {
+	w := connected(t)
+	w.dark = true
+	w.now += heartbeats * heartbeatIdle
+	w.agent.tick(w.nodeTime())
+	w.head.tick(w.headTime())
+	for _, x := range w.head.actions() {
+		if x.kind == headClose && !strings.Contains(x.err.Error(), "nothing came for 15s") {
+			t.Errorf("got %v, want how long nothing came", x.err)
+		}
+	}
+	b := w.head.pull(w.headTime(), nil, chunkLen)
+	if !bytes.Contains(b, []byte("nothing came for 15s")) {
+		t.Errorf("the last bytes are %q, want the reason", b)
+	}
+	if more := w.head.pull(w.headTime(), nil, chunkLen); len(more) != 0 {
+		t.Errorf("%d bytes follow the close, want none", len(more))
+	}
+}
+
+// FuzzPeer gives both machines bytes of a peer that has the token and means ill.
+func FuzzPeer(f *testing.F) {
+	var good []byte
+	w := &wire{}
+	for _, v := range vectors() {
+		good = w.put(good, v.typ, v.msg, 0)
+	}
+	f.Add(good, good[:50])
+	f.Fuzz(func(t *testing.T, toHead, toNode []byte) {
+		w := newWorld(always{})
+		w.connect()
+		w.settle()
+		w.exchange()
+		w.open()
+		w.settle()
+		w.exchange()
+		w.head.receive(w.headTime(), toHead)
+		w.head.pull(w.headTime(), nil, chunkLen)
+		w.head.tick(w.headTime() + time.Hour)
+		w.agent.receive(w.nodeTime(), w.conn, toNode)
+		w.agent.pull(w.nodeTime(), w.conn, nil, chunkLen)
+		w.agent.tick(w.nodeTime() + time.Hour)
+		w.nodeActions()
+		w.check()
+		if w.failed != nil {
+			t.Fatal(w.failed)
+		}
+	})
+}

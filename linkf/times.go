@@ -1,0 +1,42 @@
+package linkf
+
+import "time"
+
+// The times of the protocol, as docs/linkf.md has them.
+const (
+	// A side that has sent nothing for a heartbeat sends a keepalive; one that got
+	// nothing for three gives the connection up. The shorter one is for links with a
+	// session.
+	heartbeatBusy = time.Second
+	heartbeatIdle = 5 * time.Second
+	heartbeats    = 3
+
+	// A session lives so long without a grant, and the node asks for one from renewFrom on.
+	lease     = 30 * time.Second
+	renewFrom = 10 * time.Second
+
+	// statusGap is the least time between two states of a node that follow each other.
+	statusGap = 20 * time.Millisecond
+)
+
+// The bounds of what is held for a peer.
+const (
+	maxInline    = 64 << 10  // bytes of a body inside a message
+	chunkLen     = 64 << 10  // of a transfer
+	window       = 8         // chunks that may be on the way
+	maxTransfer  = 256 << 20 // bytes of one transfer, and of all that are not taken yet
+	maxTransfers = 256       // that are open at once
+
+	maxSessions = 4096 // of one head on one node
+	maxCalls    = 4096 // of one head on one node that are not answered
+
+	maxPiece    = 32 << 10  // bytes of one event's data
+	eventCost   = 64        // what an event counts beside its data
+	creditRoom  = 256 << 10 // cost of events that a head has not taken
+	retryRoom   = 1 << 20   // cost of events that one generation keeps
+	retryTotal  = 64 << 20  // and all of a node
+	maxAssembly = 16 << 20  // bytes of an event that came in pieces
+)
+
+// renewAgain is how long an unanswered request for a grant stands.
+const renewAgain = heartbeatBusy

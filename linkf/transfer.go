@@ -1,0 +1,133 @@
+package linkf
+
+import (
+	"fmt"
+	"slices"
+)
+
+// outgoing is a body on its way to the peer.
+type outgoing struct {
+	id    uint64
+	data  []byte
+	sent  int // bytes given to the wire
+	acked int // bytes that the peer has
+	begun bool
+
+	// over is called once: all is sent, or the peer gave it up for a reason.
+	over func(aborted string)
+}
+
+// outbox is the second send queue: it gives the wire a chunk only when nothing else
+// is to be sent, and each transfer its turn.
+type outbox struct {
+	next  uint64
+	queue []*outgoing // in the order of their turns
+}
+
+func (o *outbox) add(data []byte, over func(aborted string)) *outgoing {
+	o.next++
+	t := &outgoing{id: o.next, data: data, over: over}
+	o.queue = append(o.queue, t)
+	return t
+}
+
+// ready is the transfer whose turn it is; nil: all wait for the peer.
+func (o *outbox) ready() *outgoing {
+	for i, t := range o.queue {
+		if t.sent-t.acked < window*chunkLen {
+			o.queue = append(append(slices.Clone(o.queue[:i]), o.queue[i+1:]...), t)
+			return t
+		}
+	}
+	return nil
+}
+
+func (o *outbox) find(id uint64) *outgoing {
+	for _, t := range o.queue {
+		if t.id == id {
+			return t
+		}
+	}
+	return nil
+}
+
+func (o *outbox) drop(t *outgoing) {
+	o.queue = slices.DeleteFunc(o.queue, func(x *outgoing) bool { return x == t })
+}
+
+// incoming is a body on its way here.
+type incoming struct {
+	size  int
+	data  []byte
+	whole bool
+	acked int
+}
+
+// inbox is what the peer transfers. Memory is taken as bytes come, not as they are
+// announced.
+type inbox struct {
+	open map[uint64]*incoming
+	held int
+	last uint64
+}
+
+func (in *inbox) begin(m transfer) error {
+	if in.open == nil {
+		in.open = make(map[uint64]*incoming)
+	}
+	if m.ID <= in.last {
+		return fmt.Errorf("transfer %d begins again", m.ID)
+	}
+	in.last = m.ID
+	if m.Size > maxTransfer || len(in.open) >= maxTransfers {
+		return errTransferRefused
+	}
+	in.open[m.ID] = &incoming{size: int(m.Size)}
+	return nil
+}
+
+// chunk takes bytes; refused says that there is no room for them.
+func (in *inbox) chunk(m transfer) (t *incoming, err error) {
+	t = in.open[m.ID]
+	switch {
+	case t == nil:
+		return nil, nil // given up already
+	case t.whole, m.Offset != uint64(len(t.data)), len(m.Data) > chunkLen, len(t.data)+len(m.Data) > t.size:
+		return nil, fmt.Errorf("transfer %d: a chunk of %d bytes at %d does not follow what came", m.ID, len(m.Data), m.Offset)
+	case in.held+len(m.Data) > maxTransfer:
+		in.drop(m.ID)
+		return nil, errTransferRefused
+	}
+	t.data = append(t.data, m.Data...)
+	in.held += len(m.Data)
+	return t, nil
+}
+
+func (in *inbox) end(m transfer) error {
+	t := in.open[m.ID]
+	if t == nil {
+		return nil
+	}
+	if t.whole || len(t.data) != t.size {
+		return fmt.Errorf("transfer %d ends after %d of %d bytes", m.ID, len(t.data), t.size)
+	}
+	t.whole = true
+	return nil
+}
+
+func (in *inbox) drop(id uint64) {
+	if t := in.open[id]; t != nil {
+		in.held -= len(t.data)
+		delete(in.open, id)
+	}
+}
+
+// take returns a whole body, and forgets it.
+func (in *inbox) take(id uint64) ([]byte, bool) {
+	t := in.open[id]
+	if t == nil || !t.whole {
+		return nil, false
+	}
+	in.drop(id)
+	return t.data, true
+}

@@ -1,0 +1,247 @@
+package linkf
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+var errTransferRefused = errors.New("there is no room for this transfer")
+
+// wire is what both machines do alike with one connection: frames, their numbers,
+// transfers, keepalives and the close.
+type wire struct {
+	dec     decoder
+	seqIn   uint64 // of the frame that came last
+	seqOut  uint64
+	lastIn  time.Duration
+	lastOut time.Duration
+
+	out     outbox
+	in      inbox
+	acks    []transfer // of chunks, coalesced by transfer
+	aborts  []transfer
+	beat    bool   // a keepalive is due
+	bye     string // a close is due, for this reason
+	leaving bool   // which is that this side is stopping
+	closed  bool   // nothing more is sent or read
+}
+
+// fail ends the connection for a reason that the peer is told.
+func (w *wire) fail(reason string) {
+	if w.bye == "" && !w.closed {
+		w.bye = reason
+	}
+}
+
+// read hands each new frame of the bytes to f. A repeated one is left out; one that
+// is missing is an error, as is every error of f: the connection is not to be trusted
+// any more.
+func (w *wire) read(data []byte, now time.Duration, f func(frame) error) error {
+	w.dec.feed(data)
+	for !w.closed && w.bye == "" {
+		fr, ok, err := w.dec.next()
+		if err != nil || !ok {
+			return err
+		}
+		if fr.seq <= w.seqIn {
+			continue
+		}
+		if fr.seq != w.seqIn+1 {
+			return fmt.Errorf("frame %d follows frame %d", fr.seq, w.seqIn)
+		}
+		w.seqIn, w.lastIn = fr.seq, now
+		if err := f(fr); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// common handles the frames that both sides get; false: it is not one of them.
+func (w *wire) common(f frame) (bool, error) {
+	switch f.typ {
+	case typeKeepalive:
+		return true, nil
+	case typeClose:
+		m, err := decode[closing](f)
+		if err == nil {
+			err = &closedByPeer{m.Reason, m.Leaving}
+		}
+		return true, err
+	case typeTransferBegin, typeTransferChunk, typeTransferEnd, typeTransferAbort, typeTransferAck:
+		m, err := decode[transfer](f)
+		if err != nil {
+			return true, err
+		}
+		return true, w.transfer(f.typ, m)
+	}
+	if f.typ&Droppable != 0 {
+		return true, nil
+	}
+	if _, known := typeNames[f.typ]; !known {
+		return true, fmt.Errorf("frame of %s: it must be understood", f.typ)
+	}
+	return false, nil
+}
+
+func (w *wire) transfer(t Type, m transfer) error {
+	switch t {
+	case typeTransferBegin:
+		return w.refuse(m.ID, w.in.begin(m))
+	case typeTransferChunk:
+		in, err := w.in.chunk(m)
+		if in != nil {
+			w.acknowledge(m.ID, in)
+		}
+		return w.refuse(m.ID, err)
+	case typeTransferEnd:
+		return w.in.end(m)
+	case typeTransferAck:
+		if o := w.out.find(m.ID); o != nil {
+			if m.Offset > uint64(o.sent) || m.Offset < uint64(o.acked) {
+				return fmt.Errorf("transfer %d: %d bytes acknowledged of %d", m.ID, m.Offset, o.sent)
+			}
+			o.acked = int(m.Offset)
+		}
+	case typeTransferAbort:
+		w.in.drop(m.ID)
+		if o := w.out.find(m.ID); o != nil {
+			w.out.drop(o)
+			o.over(m.Reason)
+		}
+	}
+	return nil
+}
+
+// refuse gives up one transfer where there is no room; other errors are the link's.
+func (w *wire) refuse(id uint64, err error) error {
+	if !errors.Is(err, errTransferRefused) {
+		return err
+	}
+	if len(w.aborts) >= maxTransfers {
+		return errors.New("it goes on with transfers that are refused")
+	}
+	w.aborts = append(w.aborts, transfer{ID: id, Reason: err.Error()})
+	return nil
+}
+
+func (w *wire) acknowledge(id uint64, in *incoming) {
+	in.acked = len(in.data)
+	for i := range w.acks {
+		if w.acks[i].ID == id {
+			w.acks[i].Offset = uint64(in.acked)
+			return
+		}
+	}
+	w.acks = append(w.acks, transfer{ID: id, Offset: uint64(in.acked)})
+}
+
+// abandon gives up an outgoing transfer that nobody needs any more.
+func (w *wire) abandon(o *outgoing) {
+	if w.out.find(o.id) == nil {
+		return
+	}
+	w.out.drop(o)
+	if o.begun {
+		w.aborts = append(w.aborts, transfer{ID: o.id, Reason: "not needed any more"})
+	}
+}
+
+// put writes one message behind b.
+func (w *wire) put(b []byte, t Type, m any, now time.Duration) []byte {
+	payload, err := encMode.Marshal(m)
+	if err == nil {
+		w.seqOut++
+		b, err = appendFrame(b, t, w.seqOut, payload)
+	}
+	if err != nil {
+		// What is put in a message is bounded where it comes in.
+		panic(fmt.Sprintf("linkf: write %s: %v", t, err))
+	}
+	w.lastOut = now
+	return b
+}
+
+// control writes what of the wire's own goes before everything else.
+func (w *wire) control(b []byte, now time.Duration) []byte {
+	for _, m := range w.aborts {
+		b = w.put(b, typeTransferAbort, m, now)
+	}
+	for _, m := range w.acks {
+		b = w.put(b, typeTransferAck, m, now)
+	}
+	w.aborts, w.acks = w.aborts[:0], w.acks[:0]
+	return b
+}
+
+// rest writes what goes last: a chunk if nothing else was to be sent, a keepalive, the
+// close.
+func (w *wire) rest(b []byte, began int, now time.Duration) []byte {
+	if len(b) == began && w.bye == "" {
+		if o := w.out.ready(); o != nil {
+			b = w.chunk(b, o, now)
+		}
+	}
+	if w.beat && len(b) == began && w.bye == "" {
+		b = w.put(b, typeKeepalive, empty{}, now)
+	}
+	w.beat = false
+	if w.bye != "" {
+		b = w.put(b, typeClose, closing{clip(w.bye, 1024), w.leaving}, now)
+		w.closed = true
+	}
+	return b
+}
+
+func (w *wire) chunk(b []byte, o *outgoing, now time.Duration) []byte {
+	if !o.begun {
+		o.begun = true
+		b = w.put(b, typeTransferBegin, transfer{ID: o.id, Size: uint64(len(o.data))}, now)
+	}
+	n := min(chunkLen, len(o.data)-o.sent)
+	b = w.put(b, typeTransferChunk, transfer{ID: o.id, Offset: uint64(o.sent), Data: o.data[o.sent : o.sent+n]}, now)
+	o.sent += n
+	if o.sent == len(o.data) {
+		b = w.put(b, typeTransferEnd, transfer{ID: o.id}, now)
+		w.out.drop(o)
+		o.over("")
+	}
+	return b
+}
+
+// tick notes a keepalive that is due and returns why the connection is lost, if it is.
+// quiet is since when the peer had reason to send at this rate.
+func (w *wire) tick(now, heartbeat, quiet time.Duration) error {
+	if now-w.lastOut >= heartbeat {
+		w.beat = true
+	}
+	if since := max(w.lastIn, quiet); now-since >= heartbeats*heartbeat {
+		return fmt.Errorf("nothing came for %v", now-since)
+	}
+	return nil
+}
+
+// wake is when tick has something to do next.
+func (w *wire) wake(heartbeat, quiet time.Duration) time.Duration {
+	return min(w.lastOut+heartbeat, max(w.lastIn, quiet)+heartbeats*heartbeat)
+}
+
+// closedByPeer says that the peer ended the connection, and why.
+type closedByPeer struct {
+	reason  string
+	leaving bool // it is stopping
+}
+
+func (e *closedByPeer) Error() string { return "the peer closed the link: " + e.reason }
+
+// clip bounds a text that goes to the peer, at a whole character.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && s[n]&0xC0 == 0x80 {
+		n--
+	}
+	return s[:n]
+}
