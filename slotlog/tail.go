@@ -263,6 +263,9 @@ func (t *tail) read(end int64, at time.Time, old bool) error {
 		if t.skipHole(b) {
 			continue
 		}
+		if !t.follows(b) {
+			return errReplaced
+		}
 		when := at
 		if when.IsZero() {
 			when = t.now()
@@ -275,6 +278,24 @@ func (t *tail) read(end int64, at time.Time, old bool) error {
 		}
 	}
 	return nil
+}
+
+// follows reports whether b, read behind the seam, belongs to it. A file may be emptied
+// and written anew while one call reads it: what comes back then is the old seam with
+// new bytes behind it. Those still stand where they were read; what was there before the
+// file was emptied does not.
+func (t *tail) follows(b []byte) bool {
+	k := len(t.seam)
+	if k == 0 {
+		return true
+	}
+	var again [seamBytes]byte
+	if n, err := t.f.ReadAt(again[:k], t.off-int64(k)); n < k && err != nil || bytes.Equal(again[:n], t.seam) {
+		return true
+	}
+	now := make([]byte, len(b))
+	n, _ := t.f.ReadAt(now, t.off)
+	return !bytes.Equal(now[:n], b)
 }
 
 // noteBehind says how much is left while a long read goes on.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 )
 
@@ -20,6 +21,7 @@ type modelFiles struct {
 	ids     int
 	disturb func()
 	now     time.Time
+	within  func() // called once, in the middle of a read; nil: not
 }
 
 type modelFile struct {
@@ -92,7 +94,16 @@ func (h *modelHandle) ReadAt(b []byte, off int64) (int, error) {
 	if off >= int64(len(h.f.data)) {
 		return 0, io.EOF
 	}
-	n := copy(b, h.f.data[off:])
+	first := b
+	if h.m.within != nil && len(b) > seamBytes {
+		first = b[:seamBytes]
+	}
+	n := copy(first, h.f.data[off:])
+	if len(first) < len(b) {
+		h.m.within()
+		h.m.within = nil
+		n += copy(b[n:], h.f.data[min(off+int64(n), int64(len(h.f.data))):])
+	}
 	if n < len(b) {
 		return n, io.EOF
 	}
@@ -345,6 +356,29 @@ func TestTextBehindAShorterHoleIsRead(t *testing.T) {
 	tl.look()
 	if got.lines[len(got.lines)-1] != "last" || fed > 1<<20 {
 		t.Errorf("got %q after %d bytes, want the last line without the part of the hole that was text before", got.lines[len(got.lines)-1], fed)
+	}
+}
+
+// What is emptied and written anew while one call reads it comes back as the old seam
+// with new bytes behind it.
+func TestLogEmptiedWithinOneReadIsNotTorn(t *testing.T) {
+	m := &modelFiles{names: map[string]*modelFile{}, now: time.Unix(1e9, 0), disturb: func() {}}
+	got := &modelSink{old: map[string]bool{}}
+	tl := &tail{
+		files: m, to: got, path: modelPath, start: 1 << 40, stop: make(chan struct{}),
+		opened: func(string) {}, now: func() time.Time { return m.now },
+	}
+	f := m.create(modelPath)
+	f.writeAt([]byte(strings.Repeat("before\n", 100)), 0)
+	tl.look()
+	m.within = func() {
+		f.truncate()
+		f.writeAt([]byte(strings.Repeat("behind it\n", 100)), 0)
+	}
+	tl.look()
+	want := append(slices.Repeat([]string{"before"}, 100), slices.Repeat([]string{"behind it"}, 100)...)
+	if diff := cmp.Diff(want, got.lines); m.within != nil || diff != "" {
+		t.Errorf("lines (-want +got):\n%s", diff)
 	}
 }
 
