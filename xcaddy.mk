@@ -16,7 +16,7 @@ GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 RACE = $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 # The packages that know nothing of Caddy.
-PURE := ./slotlog/... ./fleet/...
+PURE := ./slotlog/... ./fleet/... ./linkf/...
 
 BUILD := build
 NOTES := $(BUILD)/left-out
