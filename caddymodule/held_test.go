@@ -36,7 +36,7 @@ func TestAnswersCountTowardsTheBuffer(t *testing.T) {
 	// Cut where all of it is kept, and where it is not any more.
 	cut := func(at int) told {
 		for _, sim := range sims { // what the second one has to add is shorter
-			sim.SetFault(llamasim.Fault{Kind: llamasim.FaultReset, Token: at, Times: 1})
+			sim.SetFault(llamasim.Fault{Kind: llamasim.FaultFin, Token: at, Times: 1})
 		}
 		got := e.ask(t.Context(), stream, tokens, nil)
 		for _, sim := range sims {
