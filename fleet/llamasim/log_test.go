@@ -86,7 +86,7 @@ func formOf(text string) string {
 // TestLogShowsLongWork needs more than three seconds, the interval of the lines.
 func TestLogShowsLongWork(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes seconds")
+		t.Skip("-short: the lines of long work come every three seconds")
 	}
 	t.Parallel()
 	log := newLines()

@@ -253,7 +253,7 @@ func TestStopStringIsNeverShown(t *testing.T) {
 // TestIdleConnectionIsDropped waits the five seconds that it takes.
 func TestIdleConnectionIsDropped(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes seconds")
+		t.Skip("-short: an idle connection is dropped after five seconds")
 	}
 	t.Parallel()
 	s := start(t, Options{})
