@@ -79,6 +79,3 @@ func (d *decoder) next() (f frame, ok bool, err error) {
 		payload: b[headerLen:whole:whole],
 	}, true, nil
 }
-
-// left is how many bytes of a frame that is not whole are held.
-func (d *decoder) left() int { return len(d.buf) - d.off }

@@ -43,8 +43,8 @@ func TestFramesComeOutWhereverTheBytesWereCut(t *testing.T) {
 			got[2].seq != 1<<63 || len(got[2].payload) != maxPayload {
 			t.Errorf("cut every %d bytes: got %d frames, want the three that were sent", size, len(got))
 		}
-		if d.left() != 0 {
-			t.Errorf("cut every %d bytes: %d bytes are left, want none", size, d.left())
+		if left := len(d.buf) - d.off; left != 0 {
+			t.Errorf("cut every %d bytes: %d bytes are left, want none", size, left)
 		}
 	}
 }

@@ -15,7 +15,7 @@ func TestEveryPathIsAJobOrACall(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 		got, ok := PathOf(p.Path)
-		if !ok || got.Use != p.Use || Serves(p.Path) != (p.Use == UseJob) {
+		if !ok || got.Use != p.Use {
 			t.Errorf("%s: PathOf = %+v, %t", p.Path, got, ok)
 		}
 		body, typ := []byte(`{"model":"m"}`), ""
@@ -126,4 +126,10 @@ func TestServersErrorTakesTheFormOfThePath(t *testing.T) {
 			t.Errorf("%d is a %s, want %s", status, got, want)
 		}
 	}
+}
+
+// isJob reports whether the path is a [Job]'s.
+func isJob(path string) bool {
+	p, ok := PathOf(path)
+	return ok && p.Use == UseJob
 }

@@ -20,8 +20,8 @@ func TestPathsServed(t *testing.T) {
 		"/completions": true, "/v1/completion": false, "/infill": true, "/v1/responses": true, "/v1/messages": true,
 		"/v1/audio/transcriptions": true, "/v1/embeddings": false, "/v1/models": false, "/v1/chat/completions/": false, "": false,
 	} {
-		if Serves(path) != want {
-			t.Errorf("Serves(%q) = %t", path, !want)
+		if isJob(path) != want {
+			t.Errorf("isJob(%q) = %t", path, !want)
 		}
 	}
 }

@@ -140,12 +140,6 @@ func PathOf(path string) (Path, bool) {
 	return *p, true
 }
 
-// Serves reports whether the path is a [Job]'s.
-func Serves(path string) bool {
-	p := byPath[path]
-	return p != nil && p.Use == UseJob
-}
-
 // ShapeOf returns the shape of a path's errors, whether it is served or not.
 func ShapeOf(path string) Shape {
 	if path == "/v1/messages" || strings.HasPrefix(path, "/v1/messages/") {

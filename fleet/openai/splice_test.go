@@ -286,7 +286,7 @@ func TestWholeAnswersHaveTheServersFields(t *testing.T) {
 func TestEveryCutOfEveryRecordedStreamOfOtherPaths(t *testing.T) {
 	cuts := 0
 	for _, e := range captures(t) {
-		if !Serves(e.Request.Path) || strings.HasSuffix(e.Request.Path, "/completions") || !strings.Contains(e.Request.Body, `"stream":true`) {
+		if !isJob(e.Request.Path) || strings.HasSuffix(e.Request.Path, "/completions") || !strings.Contains(e.Request.Body, `"stream":true`) {
 			continue
 		}
 		a := apiOf(e.Request.Path)
