@@ -285,20 +285,17 @@ func passed(r *fleet.Reply) *Error {
 		return nil
 	}
 	e := &Error{Status: r.Status, body: bytes.Clone(r.Body)}
-	s := scanner{b: fault}
-	var buf [64]byte
-	for s.enter('{'); s.more('}'); {
-		key := string(name(s.key().of(s.b), &buf))
-		v := s.value().of(s.b)
-		switch key {
+	for key, v := range members(fault, allOf(fault)) {
+		text := said(v.of(fault))
+		switch string(key) {
 		case "message":
-			e.Message = said(v)
+			e.Message = text
 		case "type":
-			e.Type = said(v)
+			e.Type = text
 		case "code":
-			e.Code = said(v)
+			e.Code = text
 		case "param":
-			e.Param = said(v)
+			e.Param = text
 		}
 	}
 	return e

@@ -105,21 +105,11 @@ func (c *chunk) scanEvent(s *scanner, a api) bool {
 
 // scanInner finds the ids and figures inside of the objects that an event carries.
 func (c *chunk) scanInner() {
-	var buf [64]byte
-	each := func(at span, f func(key string, v span)) {
-		if !at.ok() || c.data[at.from] != '{' {
-			return
+	for key, v := range members(c.data, c.answer) {
+		if v = unlessNull(c.data, v); !v.ok() {
+			continue
 		}
-		s := scanner{b: c.data[:at.to], i: at.from}
-		for s.enter('{'); s.more('}'); {
-			key := string(name(s.key().of(s.b), &buf))
-			if v := unlessNull(s.b, s.value()); v.ok() {
-				f(key, v)
-			}
-		}
-	}
-	each(c.answer, func(key string, v span) {
-		switch key {
+		switch string(key) {
 		case "id":
 			c.answerID = v
 		case "output":
@@ -131,15 +121,15 @@ func (c *chunk) scanInner() {
 		case "created_at":
 			c.envelope[envCreated] = member{val: v}
 		}
-	})
-	each(c.item, func(key string, v span) {
+	}
+	for key, v := range members(c.data, c.item) {
 		switch {
-		case key == "type" && c.data[v.from] == '"':
+		case string(key) == "type" && c.data[v.from] == '"':
 			c.itemType = inside(v)
-		case key == "id":
-			c.itemOwnID = v
+		case string(key) == "id":
+			c.itemOwnID = unlessNull(c.data, v)
 		}
-	})
+	}
 }
 
 // scanBlockDelta reads the delta of an event of Messages.
@@ -200,7 +190,7 @@ func (j *Job) noteEventUsage(c *chunk) {
 	if c.usage.ok() {
 		at = c.usage.val
 	}
-	if n, ok := r.cur.noteOutput(at.of(c.data)); ok {
+	if n, ok := r.cur.noteUsage(at.of(c.data)); ok {
 		r.blocks.output = n
 	}
 	if r.blocks.output > 0 {
@@ -211,48 +201,17 @@ func (j *Job) noteEventUsage(c *chunk) {
 // noteMessageStart reads the prompt's length, of which Messages count the cached part
 // apart.
 func (f *figures) noteMessageStart(v []byte) {
-	var buf [64]byte
-	var n int64
-	s := scanner{b: v}
-	for s.enter('{'); s.more('}'); {
-		key := string(name(s.key().of(s.b), &buf))
-		val := figure(s.value().of(s.b))
-		switch key {
+	f.prompt = 0
+	for key, at := range members(v, allOf(v)) {
+		n := fleet.Tokens(figure(at.of(v)))
+		switch string(key) {
 		case "input_tokens":
-			n += val
+			f.prompt += n
 		case "cache_read_input_tokens":
-			n += val
-			f.cached, f.hasCached = fleet.Tokens(val), true
+			f.prompt += n
+			f.cached, f.hasCached = n, true
 		}
 	}
-	f.prompt = fleet.Tokens(n)
-}
-
-// noteOutput reads a usage object in the words of the newer APIs.
-func (f *figures) noteOutput(v []byte) (output int64, ok bool) {
-	var buf [64]byte
-	s := scanner{b: v}
-	for s.enter('{'); s.more('}'); {
-		key := string(name(s.key().of(s.b), &buf))
-		switch key {
-		case "output_tokens":
-			val := s.value().of(s.b)
-			output, ok = figure(val), len(val) > 0 && val[0] != 'n'
-		case "input_tokens":
-			if n := figure(s.value().of(s.b)); n > 0 {
-				f.prompt = fleet.Tokens(n)
-			}
-		case "input_tokens_details":
-			if s.peek() == '{' {
-				f.noteDetails(&s)
-				continue
-			}
-			s.value()
-		default:
-			s.value()
-		}
-	}
-	return output, ok
 }
 
 // appendEventUsage appends the usage of an answer of Responses.

@@ -333,16 +333,10 @@ func (d *document) seeded() bool {
 
 // wantsUsage reports whether stream_options asks for the usage chunk.
 func (d *document) wantsUsage() bool {
-	if !d.given(fieldStreamOptions) {
-		return false
-	}
-	var buf [64]byte
 	yes := false
-	s := scanner{b: d.value(fieldStreamOptions)}
-	for s.enter('{'); s.more('}'); {
-		is := string(name(s.key().of(s.b), &buf)) == "include_usage"
-		if v := s.value(); is {
-			yes = v.ok() && s.b[v.from] == 't'
+	for key, v := range members(d.body, d.field[fieldStreamOptions].val) {
+		if string(key) == "include_usage" {
+			yes = d.body[v.from] == 't'
 		}
 	}
 	return yes

@@ -83,51 +83,39 @@ func timingOf(key []byte) timing {
 
 // noteProgress reads how long the prompt is and how much of it was in the cache.
 func (f *figures) noteProgress(v []byte) {
-	var buf [64]byte
-	s := scanner{b: v}
-	for s.enter('{'); s.more('}'); {
-		key := name(s.key().of(s.b), &buf)
-		total, cache := string(key) == "total", string(key) == "cache"
-		switch val := s.value().of(s.b); {
-		case total:
-			f.prompt = fleet.Tokens(figure(val))
-		case cache:
-			f.cached, f.hasCached = fleet.Tokens(figure(val)), true
+	for key, at := range members(v, allOf(v)) {
+		switch n := fleet.Tokens(figure(at.of(v))); string(key) {
+		case "total":
+			f.prompt = n
+		case "cache":
+			f.cached, f.hasCached = n, true
 		}
 	}
 }
 
-// noteUsage reads a usage object and returns the completion tokens it tells.
-func (f *figures) noteUsage(v []byte) (completion int64, ok bool) {
-	var buf [64]byte
-	s := scanner{b: v}
-	for s.enter('{'); s.more('}'); {
-		key := name(s.key().of(s.b), &buf)
+// noteUsage reads a usage object, in the words of the older APIs or the newer ones, and
+// returns the tokens of the answer that it tells.
+func (f *figures) noteUsage(v []byte) (output int64, ok bool) {
+	for key, at := range members(v, allOf(v)) {
+		n := figure(at.of(v))
 		switch string(key) {
-		case "completion_tokens":
-			val := s.value().of(s.b)
-			completion, ok = figure(val), len(val) > 0 && val[0] != 'n'
-		case "prompt_tokens":
-			f.prompt = fleet.Tokens(figure(s.value().of(s.b)))
-		case "prompt_tokens_details":
-			if s.peek() == '{' {
-				f.noteDetails(&s)
-				continue
+		case "completion_tokens", "output_tokens":
+			output, ok = n, v[at.from] != 'n'
+		case "prompt_tokens", "input_tokens":
+			if n > 0 {
+				f.prompt = fleet.Tokens(n)
 			}
-			s.value()
-		default:
-			s.value()
+		case "prompt_tokens_details", "input_tokens_details":
+			f.noteDetails(v, at)
 		}
 	}
-	return completion, ok
+	return output, ok
 }
 
-func (f *figures) noteDetails(s *scanner) {
-	var buf [64]byte
-	for s.enter('{'); s.more('}'); {
-		is := string(name(s.key().of(s.b), &buf)) == "cached_tokens"
-		if v := s.value().of(s.b); is && len(v) > 0 && v[0] != 'n' {
-			f.cached, f.hasCached = fleet.Tokens(figure(v)), true
+func (f *figures) noteDetails(v []byte, at span) {
+	for key, at := range members(v, at) {
+		if string(key) == "cached_tokens" && v[at.from] != 'n' {
+			f.cached, f.hasCached = fleet.Tokens(figure(at.of(v))), true
 		}
 	}
 }

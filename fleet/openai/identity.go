@@ -87,14 +87,8 @@ func (d *document) nameIn(f field, key string) (said string) {
 		}
 		return string(textOf(v))
 	}
-	if v[0] != '{' {
-		return ""
-	}
-	var buf [64]byte
-	s := scanner{b: v}
-	for s.enter('{'); s.more('}'); {
-		is := string(name(s.key().of(s.b), &buf)) == key
-		if at := s.value(); is && at.ok() && at.to-at.from <= 6*maxSession+2 {
+	for name, at := range members(v, allOf(v)) {
+		if string(name) == key && at.to-at.from <= 6*maxSession+2 {
 			said = string(textOf(at.of(v)))
 		}
 	}

@@ -28,7 +28,7 @@ func (b *blocks) note(c *chunk, p *part) {
 	}
 	if p.closes && c.usage.ok() {
 		var f figures
-		b.output, _ = f.noteOutput(c.usage.val.of(c.data))
+		b.output, _ = f.noteUsage(c.usage.val.of(c.data))
 	}
 }
 
@@ -108,15 +108,9 @@ func (j *Job) fitMessages(c *chunk) {
 		r.scratch = strconv.AppendInt(r.scratch, j.number(figure(c.index.of(c.data))), 10)
 		r.replaceWith(c.index, r.scratch[at:])
 	}
-	if !c.usage.ok() || c.data[c.usage.val.from] != '{' {
-		return
-	}
-	var buf [64]byte
-	s := scanner{b: c.data[:c.usage.val.to], i: c.usage.val.from}
-	for s.enter('{'); s.more('}'); {
-		is := string(name(s.key().of(s.b), &buf)) == "output_tokens"
-		if v := s.value(); is {
-			r.edits.replace(v, strconv.AppendInt(nil, r.before().tokens+figure(v.of(s.b)), 10))
+	for key, v := range members(c.data, c.usage.val) {
+		if string(key) == "output_tokens" {
+			r.edits.replace(v, strconv.AppendInt(nil, r.before().tokens+figure(v.of(c.data)), 10))
 		}
 	}
 }
@@ -244,29 +238,18 @@ func (ch *choice) takeBlock(c *chunk) (size int, err error) {
 	if to == nil {
 		return 0, broken("the server sent too many tool calls; try again")
 	}
-	var buf [64]byte
-	each := func(at span, f func(key string, v []byte)) {
-		if !at.ok() || c.data[at.from] != '{' {
-			return
-		}
-		s := scanner{b: c.data[:at.to], i: at.from}
-		for s.enter('{'); s.more('}'); {
-			key := string(name(s.key().of(s.b), &buf))
-			f(key, textOf(s.value().of(s.b)))
+	for key, v := range members(c.data, c.item) {
+		switch string(key) {
+		case "id":
+			to.id = textOf(v.of(c.data))
+		case "name":
+			to.name = textOf(v.of(c.data))
 		}
 	}
-	each(c.item, func(key string, v []byte) {
-		switch key {
-		case "id":
-			to.id = v
-		case "name":
-			to.name = v
+	for key, v := range members(c.data, c.block) {
+		if string(key) == "partial_json" {
+			to.arguments = append(to.arguments, textOf(v.of(c.data))...)
 		}
-	})
-	each(c.block, func(key string, v []byte) {
-		if key == "partial_json" {
-			to.arguments = append(to.arguments, v...)
-		}
-	})
+	}
 	return len(c.data), nil
 }

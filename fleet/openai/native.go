@@ -136,21 +136,15 @@ func (j *Job) fitNative(c *chunk) {
 			r.edits.replace(n.prompt.val, appendString(nil, before))
 		}
 	}
-	if n.settings.ok() && c.data[n.settings.val.from] == '{' {
-		j.fitSettings(n.settings.val)
-	}
+	j.fitSettings(n.settings.val)
 }
 
 // fitSettings puts back what the request for the rest changed.
 func (j *Job) fitSettings(at span) {
 	r := &j.relay
 	limit, _ := j.budget()
-	var buf [64]byte
-	s := scanner{b: r.chunk.data[:at.to], i: at.from}
-	for s.enter('{'); s.more('}'); {
-		key := string(name(s.key().of(s.b), &buf))
-		v := s.value()
-		switch {
+	for name, v := range members(r.chunk.data, at) {
+		switch key := string(name); {
 		case limit > 0 && (key == "max_tokens" || key == "n_predict"):
 			r.edits.replace(v, strconv.AppendInt(nil, int64(limit), 10))
 		case key == "generation_prompt":
@@ -202,9 +196,7 @@ func (j *Job) appendNative(b []byte, ch *choice) []byte {
 	if n.tokens.ok() && j.doc.isTrue(fieldReturnTokens) {
 		r.edits.replace(n.tokens.val, append(append([]byte{'['}, ch.tokens...), ']'))
 	}
-	if n.settings.ok() && c.data[n.settings.val.from] == '{' {
-		j.wholeSettings(n.settings.val)
-	}
+	j.wholeSettings(n.settings.val)
 	at := len(b)
 	b = ch.appendProbs(r.edits.apply(b, c.data))
 	if j.doc.given(fieldResponseFields) {
@@ -225,12 +217,8 @@ func (ch *choice) appendProbs(b []byte) []byte {
 // wholeSettings corrects the settings, which tell of our own request.
 func (j *Job) wholeSettings(at span) {
 	r := &j.relay
-	var buf [64]byte
-	s := scanner{b: r.chunk.data[:at.to], i: at.from}
-	for s.enter('{'); s.more('}'); {
-		key := string(name(s.key().of(s.b), &buf))
-		v := s.value()
-		if key == "stream" || key == "timings_per_token" && !j.timings {
+	for name, v := range members(r.chunk.data, at) {
+		if key := string(name); key == "stream" || key == "timings_per_token" && !j.timings {
 			r.edits.replace(v, no)
 		}
 	}
@@ -281,16 +269,10 @@ func (j *Job) chosenFields(answer []byte) []byte {
 
 // follow returns what a path of keys leads to; empty: nothing.
 func follow(object, path []byte) []byte {
-	var buf [64]byte
 	for key := range bytes.SplitSeq(path, []byte{'/'}) {
-		if len(object) == 0 || object[0] != '{' {
-			return nil
-		}
 		var val span
-		s := scanner{b: object}
-		for s.enter('{'); s.more('}'); {
-			is := bytes.Equal(name(s.key().of(s.b), &buf), key)
-			if v := s.value(); is {
+		for name, v := range members(object, allOf(object)) {
+			if bytes.Equal(name, key) {
 				val = v
 			}
 		}

@@ -50,11 +50,8 @@ func broken(message string) *fleet.RequestError {
 // here is passed as the server said it.
 func serverFault(c *chunk) error {
 	status := 500
-	s := scanner{b: c.fault.val.of(c.data)}
-	var buf [64]byte
-	for s.enter('{'); s.more('}'); {
-		is := string(name(s.key().of(s.b), &buf)) == "code"
-		if n := figure(s.value().of(s.b)); is && n >= 400 && n < 600 {
+	for key, v := range members(c.data, c.fault.val) {
+		if n := figure(v.of(c.data)); string(key) == "code" && n >= 400 && n < 600 {
 			status = int(n)
 		}
 	}

@@ -174,14 +174,8 @@ func (r *relay) appendOutput(b, own []byte, whole bool) []byte {
 
 // typeOf returns the type of an item.
 func typeOf(item []byte) (t string) {
-	if len(item) == 0 || item[0] != '{' {
-		return ""
-	}
-	var buf [64]byte
-	s := scanner{b: item}
-	for s.enter('{'); s.more('}'); {
-		is := string(name(s.key().of(s.b), &buf)) == "type"
-		if v := s.value(); is {
+	for key, v := range members(item, allOf(item)) {
+		if string(key) == "type" {
 			t = string(textOf(v.of(item)))
 		}
 	}

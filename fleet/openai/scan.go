@@ -3,6 +3,7 @@ package openai
 import (
 	"bytes"
 	"encoding/binary"
+	"iter"
 	"unicode/utf8"
 )
 
@@ -288,6 +289,28 @@ func plain(b []byte, i int) int {
 	}
 	return i
 }
+
+// members goes over an object: the name of each member, and where its value stands.
+// Of anything else there are none. It is for what is read now and then; what is read of
+// each chunk has loops of its own, which allocate nothing.
+func members(b []byte, at span) iter.Seq2[[]byte, span] {
+	return func(yield func([]byte, span) bool) {
+		if !at.ok() || b[at.from] != '{' {
+			return
+		}
+		var buf [64]byte
+		s := scanner{b: b[:at.to], i: at.from}
+		for s.enter('{'); s.more('}'); {
+			key := name(s.key().of(s.b), &buf)
+			if v := s.value(); s.fault != "" || !yield(key, v) {
+				return
+			}
+		}
+	}
+}
+
+// allOf is all of b.
+func allOf(b []byte) span { return span{0, len(b)} }
 
 // member is a member of an object that we read, set or cut.
 type member struct {

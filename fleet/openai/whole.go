@@ -87,12 +87,9 @@ func contentOf(v []byte) []byte {
 	if v[0] == '[' {
 		return bytes.TrimSpace(v[1 : len(v)-1])
 	}
-	var buf [64]byte
 	var list []byte
-	s := scanner{b: v}
-	for s.enter('{'); s.more('}'); {
-		is := string(name(s.key().of(s.b), &buf)) == "content"
-		if at := s.value(); is && at.ok() && v[at.from] == '[' {
+	for key, at := range members(v, allOf(v)) {
+		if string(key) == "content" && v[at.from] == '[' {
 			list = bytes.TrimSpace(inside(at).of(v))
 		}
 	}
@@ -253,9 +250,7 @@ func (j *Job) wholeVerbose() []byte {
 	var n nativePart
 	n.read(&scanner{b: c.data})
 	r.edits.replace(n.content.val, appendString(nil, text))
-	if n.settings.ok() && c.data[n.settings.val.from] == '{' {
-		j.wholeSettings(n.settings.val)
-	}
+	j.wholeSettings(n.settings.val)
 	return ch.appendProbs(r.edits.apply(nil, c.data))
 }
 
