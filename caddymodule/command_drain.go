@@ -75,12 +75,14 @@ func cmdDrain(fl caddycmd.Flags) (int, error) {
 	var n nodeStatus
 	raw, err := post(fl, "/fleet/control/nodes/"+path+"/drain", &n)
 	told := -1
+	again := time.NewTicker(drainAsk)
+	defer again.Stop()
 	for err == nil && !fl.Bool("no-wait") && n.Drain != nil && !n.Drain.Drained {
 		if n.Drain.Left != told {
 			told = n.Drain.Left
 			fmt.Fprintf(os.Stderr, "%s left on %s\n", plural(told, "request"), printable(n.Name))
 		}
-		time.Sleep(drainAsk)
+		<-again.C
 		n = nodeStatus{}
 		raw, err = askAdmin(fl, http.MethodGet, "/fleet/nodes/"+path, nil, &n)
 	}

@@ -123,7 +123,7 @@ func TestRequestThatCrashesServersIsQuarantined(t *testing.T) {
 
 func requests(sims []*llamasim.Server) (n int) {
 	for _, s := range sims {
-		n += int(s.Stats().Requests)
+		n += s.Stats().Requests
 	}
 	return n
 }

@@ -22,7 +22,7 @@ func documentedPaths(t *testing.T) (paths map[string]documented, closed []string
 		t.Fatal(err)
 	}
 	paths = make(map[string]documented)
-	for _, line := range strings.Split(string(text), "\n") {
+	for line := range strings.SplitSeq(string(text), "\n") {
 		cells := strings.Split(line, "|")
 		if len(cells) != 7 || !strings.Contains(cells[2], "`") {
 			continue

@@ -12,7 +12,7 @@ const (
 	movesLeast = 256
 )
 
-// counts counts what happened in each second of the last minute.
+// counts has what happened in each second of the last minute.
 type counts struct {
 	second int64 // Unix time of the newest
 	per    [int(movesWindow / time.Second)]int

@@ -28,8 +28,8 @@ func (i *instance) full() bool { return i.held+i.Leaving >= i.lanes() }
 
 // idle reports whether nobody would miss the instance, as far as is known.
 func (i *instance) idle(now time.Time) bool {
-	return i.loaded() && i.held+i.light+i.sessions+i.Leaving == 0 &&
-		!(i.Load.fresh(now) && i.Load.Active+i.Load.Queued > 0)
+	others := i.Load.fresh(now) && i.Load.Active+i.Load.Queued > 0
+	return i.loaded() && !others && i.held+i.light+i.sessions+i.Leaving == 0
 }
 
 // room reports whether the node can load one instance more, and which one has to go for

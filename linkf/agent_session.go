@@ -125,7 +125,7 @@ func (a *agentMachine) assign(c *agentConn, m assign) error {
 		a.goneFrom(c, m.key, goneLoading, "the node does not know yet what its server offers")
 		return nil
 	}
-	why := ""
+	var why string
 	if len(h.sessions) >= maxSessions {
 		why = "it has too many sessions"
 	} else {

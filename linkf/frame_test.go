@@ -115,13 +115,8 @@ func TestRepeatedFrameHasNoEffectAndMissingOneIsSeen(t *testing.T) {
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte("\x0a\x00\x00\x00\x01\x80\x01\x00\x00\x00\x00\x00\x00\x00"), 3)
 	f.Fuzz(func(t *testing.T, data []byte, at int) {
-		whole, cut := frames(data), [][]byte(nil)
-		if len(data) > 0 {
-			at = int(uint(at) % uint(len(data)))
-			cut = frames(data[:at], data[at:])
-		} else {
-			cut = whole
-		}
+		at = int(uint(at) % uint(len(data)+1))
+		whole, cut := frames(data), frames(data[:at], data[at:])
 		if len(whole) != len(cut) {
 			t.Fatalf("in one piece %d frames, in two %d", len(whole), len(cut))
 		}

@@ -110,7 +110,7 @@ func TestSpecificationShowsTheBytesOfEveryMessage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range strings.Split(strings.TrimSpace(string(want)), "\n") {
+	for line := range strings.SplitSeq(strings.TrimSpace(string(want)), "\n") {
 		if !strings.Contains(string(doc), line) {
 			t.Errorf("docs/linkf.md does not hold the line %q", line)
 		}

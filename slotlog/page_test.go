@@ -22,8 +22,8 @@ func TestPageOfLogsNamesEveryWordAndFigure(t *testing.T) {
 		words = append(words, string(s))
 	}
 	d := reflect.TypeFor[Detail]()
-	for i := range d.NumField() {
-		if name, _, _ := strings.Cut(d.Field(i).Tag.Get("json"), ","); name != "slot" && name != "phase" {
+	for f := range d.Fields() {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "slot" && name != "phase" {
 			words = append(words, name)
 		}
 	}

@@ -94,21 +94,24 @@ func (s *stream) read() error {
 	}
 	s.to.status(FileOpen, nil, 0, time.Now())
 	ended := make(chan error, 1)
-	go func() { ended <- s.copy(in) }()
+	go func() {
+		ended <- s.copy(in)
+		close(ended)
+	}()
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for err == nil {
 		select {
 		case <-s.stop:
 			_ = in.Close()
-			<-ended
+			drained(ended)
 			return nil
 		case err = <-ended:
 			_ = in.Close()
 		case <-tick.C:
 			if err = in.check(); err != nil {
 				_ = in.Close()
-				<-ended
+				drained(ended)
 			} else {
 				s.to.status(FileOpen, nil, 0, time.Now())
 			}
@@ -116,6 +119,12 @@ func (s *stream) read() error {
 	}
 	s.to.cut(false, true)
 	return err
+}
+
+// drained waits for the end of what was closed. That it was closed is no error.
+func drained(ended <-chan error) {
+	for range ended {
+	}
 }
 
 // copy feeds what comes until it ends.

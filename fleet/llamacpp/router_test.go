@@ -67,7 +67,7 @@ func (f *fakeRouter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		q.Model = r.URL.Query().Get("model")
 	}
 	f.asked = append(f.asked, strings.TrimSpace(r.URL.Path+" "+q.Model))
-	answer := ""
+	var answer string
 	switch {
 	case r.URL.Path == "/v1/models":
 		answer = f.list()

@@ -97,14 +97,14 @@ func (p *grammarParser) sequence() sequence {
 
 func (p *grammarParser) part() repeated {
 	e := repeated{least: 1, most: 1}
-	switch c := p.rest[0]; {
-	case c == '"':
+	switch p.rest[0] {
+	case '"':
 		n := endOf(p.rest, '"')
 		text, err := strconv.Unquote(p.rest[:n])
 		p.bad = n == 0 || err != nil
 		e.text = text
 		p.skip(n)
-	case c == '[':
+	case '[':
 		n := endOf(p.rest, ']')
 		if n < 3 {
 			p.bad = true
@@ -113,7 +113,7 @@ func (p *grammarParser) part() repeated {
 		e.class = classOf(p.rest[1 : n-1])
 		p.bad = len(e.class) == 0
 		p.skip(n)
-	case c == '(':
+	case '(':
 		p.skip(1)
 		if p.depth++; p.depth > grammarGroups {
 			p.bad = true

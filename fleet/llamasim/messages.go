@@ -3,6 +3,7 @@ package llamasim
 import (
 	"encoding/json"
 	"maps"
+	"strings"
 )
 
 // messagesAPI words answers as Anthropic's /v1/messages does (section 1.12, P54).
@@ -210,11 +211,11 @@ func systemText(raw json.RawMessage) string {
 	if json.Unmarshal(raw, &blocks) != nil {
 		return textOf(raw)
 	}
-	text := ""
+	var text strings.Builder
 	for _, b := range blocks {
-		text += textOf(b["text"])
+		text.WriteString(textOf(b["text"]))
 	}
-	return text
+	return text.String()
 }
 
 // messagesOfBlocks is what one message comes to: itself if its content is a string,
@@ -230,13 +231,13 @@ func messagesOfBlocks(m object) []fieldList {
 		return []fieldList{plain}
 	}
 	var parts, calls, results []fieldList
-	reasoning := ""
+	var reasoning strings.Builder
 	for _, b := range blocks {
 		switch textOf(b["type"]) {
 		case "text":
 			parts = append(parts, fieldList{{"type", "text"}, {"text", textOf(b["text"])}})
 		case "thinking":
-			reasoning += textOf(b["thinking"])
+			reasoning.WriteString(textOf(b["thinking"]))
 		case "image":
 			parts = append(parts, imageOf(b))
 		case "tool_use":
@@ -255,7 +256,7 @@ func messagesOfBlocks(m object) []fieldList {
 			})
 		}
 	}
-	if parts == nil && calls == nil && reasoning == "" {
+	if parts == nil && calls == nil && reasoning.Len() == 0 {
 		return results
 	}
 	one := fieldList{{"role", role}}
@@ -267,8 +268,8 @@ func messagesOfBlocks(m object) []fieldList {
 	if calls != nil {
 		one = append(one, field{"tool_calls", calls})
 	}
-	if reasoning != "" {
-		one = append(one, field{"reasoning_content", reasoning})
+	if reasoning.Len() > 0 {
+		one = append(one, field{"reasoning_content", reasoning.String()})
 	}
 	return append([]fieldList{one}, results...)
 }

@@ -308,11 +308,11 @@ func messageOfItem(item object) (fieldList, error) {
 			Text string `json:"text"`
 		}
 		_ = json.Unmarshal(item["content"], &parts)
-		text := ""
+		var text strings.Builder
 		for _, p := range parts {
-			text += p.Text
+			text.WriteString(p.Text)
 		}
-		return fieldList{{"role", "assistant"}, {"content", ""}, {"reasoning_content", text}}, nil
+		return fieldList{{"role", "assistant"}, {"content", ""}, {"reasoning_content", text.String()}}, nil
 	case role != "":
 		content, err := partsOf(item["content"])
 		return fieldList{{"role", role}, {"content", content}}, err

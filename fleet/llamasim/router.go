@@ -3,6 +3,7 @@ package llamasim
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -49,13 +50,8 @@ func newRouter(in *instance) *router {
 // find looks a model up by its name or an alias. The caller holds r.mu.
 func (r *router) find(name string) *routed {
 	for _, m := range r.models {
-		if m.Name == name {
+		if m.Name == name || slices.Contains(m.Aliases, name) {
 			return m
-		}
-		for _, a := range m.Aliases {
-			if a == name {
-				return m
-			}
 		}
 	}
 	return nil
@@ -101,14 +97,7 @@ func (r *router) ensure(m *routed, gone <-chan struct{}) error {
 	}
 }
 
-func (r *router) queued(m *routed) bool {
-	for _, q := range r.queue {
-		if q == m {
-			return true
-		}
-	}
-	return false
-}
+func (r *router) queued(m *routed) bool { return slices.Contains(r.queue, m) }
 
 // done ends a request of a model, which may make room for another model.
 func (r *router) done(m *routed) {

@@ -72,7 +72,6 @@ func (r *router) routePost(w http.ResponseWriter, req *http.Request) {
 	}
 	fields, err := parseBody(body)
 	if err != nil && path != "/lora-adapters" { // a list, which names no model
-
 		r.in.refused(w, err)
 		return
 	}

@@ -169,7 +169,7 @@ func TestConversationsReadAlike(t *testing.T) {
 	}
 }
 
-// TestResponsesContinue is the only other API that can go on on demand; what is
+// TestResponsesContinue is the only other API that goes on when it is told to; what is
 // complete in it holds what was continued, too (section 1.11).
 func TestResponsesContinue(t *testing.T) {
 	s := start(t, Options{})

@@ -77,9 +77,10 @@ func (j *Job) fitResponses(c *chunk) {
 	r.replaceWith(c.answerID, r.ids.answer)
 	switch string(c.kind.of(c.data)) {
 	case "response.output_item.added":
-		if c.parts[0].opens == openReasoning {
+		switch c.parts[0].opens {
+		case openReasoning:
 			r.replaceWith(c.itemOwnID, r.ids.reasoning)
-		} else if c.parts[0].opens == openText {
+		case openText:
 			r.replaceWith(c.itemOwnID, r.ids.text)
 		}
 	case "response.content_part.added", "response.output_text.delta":
