@@ -403,7 +403,7 @@ func narrowest(room *Tokens, context, length Tokens) {
 func (i *instance) candidate() candidate {
 	return candidate{
 		Instance: &i.Instance, owner: i, index: i.node.index,
-		held: i.held + i.Leaving, sessions: i.sessions, known: i.speed.speed,
+		held: i.occupied(), sessions: i.sessions, known: i.speed.speed,
 	}
 }
 

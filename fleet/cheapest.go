@@ -76,7 +76,7 @@ func (m *Manager) cheapestOf(w *waiter, q *query, able []candidate) (*instance, 
 		s.costs = append(s.costs, cost)
 		least = min(least, cost)
 		warmest = max(warmest, 1-o.unread/o.prompt)
-		free = free || able[k].owner.ours() < able[k].lanes()
+		free = free || able[k].owner.roomy()
 	}
 	best := m.among(q, able, least*nearTie)
 	o := m.outlook(w, q, &able[best])
@@ -86,7 +86,7 @@ func (m *Manager) cheapestOf(w *waiter, q *query, able []candidate) (*instance, 
 	}
 	m.explain(w, q, able, best)
 	i := able[best].owner
-	if i.ours() >= i.lanes() && warmest < cold && w.holds(q.now, o.cost().Wait) {
+	if !i.roomy() && warmest < cold && w.holds(q.now, o.cost().Wait) {
 		return nil, free
 	}
 	return i, free
@@ -145,13 +145,14 @@ func (m *Manager) trust(i *instance) float64 {
 }
 
 // ahead is how many requests a new one would share the instance with or wait for:
-// what is ours is certain, the node's word can only add to it.
+// what is ours or was, and still has its lane, is certain, the node's word can only add
+// to it.
 func (i *instance) ahead(now time.Time) int {
-	n := i.ours()
+	others := i.Leaving // that are not ours, or not any more
 	if l := i.Load; l.fresh(now) {
-		n += min(max(0, l.Active), most) + min(max(0, l.Queued), most) - min(max(0, l.Ours), most)
+		others = max(others, min(max(0, l.Active), most)+min(max(0, l.Queued), most)-min(max(0, l.Ours), most))
 	}
-	return min(max(n, i.ours()), most)
+	return min(i.ours()+others, most)
 }
 
 // pool is the share of the KV pool that is taken, or will be by what runs there.

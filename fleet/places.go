@@ -22,13 +22,19 @@ func (i *instance) taken() bool {
 	return true
 }
 
-// full reports whether all its lanes are taken, by what runs and by what was given up
-// and has not ended.
-func (i *instance) full() bool { return i.held+i.Leaving >= i.lanes() }
+// occupied is how many of its lanes are taken, by what runs and by what was given up and
+// has not ended.
+func (i *instance) occupied() int { return i.held + i.Leaving }
+
+// full reports whether no lane is free there.
+func (i *instance) full() bool { return i.occupied() >= i.lanes() }
+
+// roomy reports whether a lane is free there that nobody of ours waits for.
+func (i *instance) roomy() bool { return i.occupied()+i.work.bound < i.lanes() }
 
 // idle reports whether nobody would miss the instance, as far as is known.
 func (i *instance) idle(now time.Time) bool {
-	return i.loaded() && i.held+i.light+i.sessions+i.Leaving == 0 &&
+	return i.loaded() && i.occupied()+i.light+i.sessions == 0 &&
 		!(i.Load.fresh(now) && i.Load.Active+i.Load.Queued > 0)
 }
 
