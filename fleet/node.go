@@ -3,8 +3,6 @@ package fleet
 import (
 	"cmp"
 	"context"
-	"errors"
-	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -44,16 +42,6 @@ type node struct {
 	victims   []*Session // that were lost with it early, and may be why
 
 	heard atomic.Int64 // last sign of life, in Unix nanoseconds; needs no lock
-}
-
-// downtime is an outage.
-type downtime struct {
-	since     time.Time
-	cause     Cause
-	why       string // for an operator
-	nextProbe time.Time
-	told      bool // it was logged
-	seen      bool // a probe found it so
 }
 
 // instance is an Instance with what we do there.
@@ -136,141 +124,6 @@ func (m *Manager) start(n *node) {
 		<-watching
 		_ = n.link.Close("the node is no longer wanted")
 	})
-}
-
-const (
-	firstRetry  = 250 * time.Millisecond
-	probeLimit  = 30 * time.Second // for all that a link asks in one probe
-	healthLimit = 5 * time.Second
-)
-
-// tend probes the node when it is new, when it was lost, and when nothing was
-// heard of it for long.
-func (m *Manager) tend(ctx context.Context, n *node) {
-	var wait time.Duration // before the next probe
-	for ctx.Err() == nil {
-		if !pause(ctx, wait) {
-			return
-		}
-		if m.call(ctx, n, OpProbe, probeLimit) != nil {
-			wait = m.probeLater(n, wait)
-			continue
-		}
-		if wait = m.untilLost(ctx, n); wait > 0 {
-			m.probeIn(n, wait)
-		}
-	}
-}
-
-// untilLost returns when the node needs a probe, and how long that should wait.
-func (m *Manager) untilLost(ctx context.Context, n *node) time.Duration {
-	for {
-		idle := time.NewTimer(m.retryOf(n))
-		select {
-		case <-ctx.Done():
-			idle.Stop()
-			return 0
-		case <-n.lost:
-			idle.Stop()
-			return m.firstWait(n)
-		case <-n.doubt:
-			idle.Stop()
-			m.examine(ctx, n)
-			m.catchUp(ctx, n)
-			continue
-		case <-idle.C:
-		}
-		if m.quiet(n) && m.call(ctx, n, OpHealth, healthLimit) != nil {
-			return firstRetry
-		}
-	}
-}
-
-// call makes a call and lets its outcome speak for the node.
-func (m *Manager) call(ctx context.Context, n *node, op Op, limit time.Duration) error {
-	limited, cancel := context.WithTimeoutCause(ctx, limit, errors.New("no answer within "+limit.String()))
-	defer cancel()
-	_, err := n.link.Call(limited, Call{Op: op})
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if err != nil {
-		m.markDown(n, err)
-		m.outageSeen(n)
-		return err
-	}
-	m.markUp(n)
-	return nil
-}
-
-// outageSeen notes that the node is really away, and not only that one connection
-// to it broke.
-func (m *Manager) outageSeen(n *node) {
-	m.mu.Lock()
-	if n.down == nil || n.down.seen {
-		m.mu.Unlock()
-		return
-	}
-	n.down.seen = true
-	banned := slices.DeleteFunc(n.victims, func(s *Session) bool { return !m.charge(n, s) })
-	n.victims = nil
-	log := m.logger()
-	m.mu.Unlock()
-	for _, s := range banned {
-		logQuarantine(log, s, n)
-	}
-	m.cameAndWent(n)
-}
-
-// probeLater doubles the wait for the next probe, up to the policy's limit, and
-// spreads it, so that a whole rack that comes back is not probed at one moment.
-func (m *Manager) probeLater(n *node, last time.Duration) time.Duration {
-	next := min(max(firstRetry, 2*last), m.retryOf(n))
-	next -= time.Duration(rand.Int64N(int64(next)/4 + 1))
-	m.probeIn(n, next)
-	return next
-}
-
-func (m *Manager) probeIn(n *node, wait time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if n.down != nil {
-		n.down.nextProbe = time.Now().Add(wait)
-	}
-}
-
-// firstWait is how long the first probe after a loss waits. A port that refuses
-// needs a moment, and one that comes and goes more and more; any other loss may have
-// been one connection only.
-func (m *Manager) firstWait(n *node) time.Duration {
-	retry := m.retryOf(n)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if f := n.flaps(time.Now()); f > 0 {
-		return min(firstRetry<<min(f, 8), retry)
-	}
-	if n.down != nil && (n.down.cause == CauseRefused || n.down.cause == CauseLoading) {
-		return firstRetry
-	}
-	return time.Millisecond
-}
-
-// retryOf is the longest wait between probes of the node.
-func (m *Manager) retryOf(n *node) time.Duration {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if a, _ := m.policyOf(n); a != nil {
-		return a.Retry
-	}
-	return 10 * time.Second // nobody wants it, and it goes with its last request
-}
-
-// quiet reports whether nothing was heard of the node for as long as a probe waits.
-func (m *Manager) quiet(n *node) bool {
-	retry := m.retryOf(n)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return n.down == nil && time.Since(n.lastHeard()) >= retry
 }
 
 // report takes what a link says of its node.
@@ -395,90 +248,4 @@ func (n *node) lastHeard() time.Time {
 		return time.Time{}
 	}
 	return time.Unix(0, ns)
-}
-
-// tellAgain is how often outages of one node are logged at most: a node that comes
-// and goes with each request must not fill the log.
-const tellAgain = 10 * time.Second
-
-// markDown notes that the node failed, and reports whether that is news. Only the
-// change is logged.
-func (m *Manager) markDown(n *node, err error) (fresh bool) {
-	cause, why := outage(err)
-	m.mu.Lock()
-	now := time.Now()
-	fresh = n.down == nil
-	worse := fresh || n.down.cause != cause
-	if fresh {
-		n.down = &downtime{since: now, nextProbe: now.Add(firstRetry)}
-		if !n.learned {
-			n.down.since = n.added
-		}
-	}
-	n.down.cause, n.down.why = cause, why
-	tell := worse && (n.told.IsZero() || now.Sub(n.told) >= tellAgain)
-	if tell {
-		n.told = now
-		n.down.told = true
-	}
-	log := m.logger()
-	m.pump()
-	m.mu.Unlock()
-	if tell {
-		log.Warn("node is down", "node", n.name, "cause", string(cause), "error", why)
-		m.tell(Change{Kind: ChangeDown, Node: n.name, Why: string(cause)})
-	}
-	return fresh
-}
-
-// outage is what an error says of a node, for an operator.
-func outage(err error) (cause Cause, why string) {
-	if lost, ok := errors.AsType[*NodeLost](err); ok {
-		return lost.Cause, err.Error()
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return CauseTimedOut, err.Error()
-	}
-	// Its message is for clients; what an operator has to change stands below.
-	if re, ok := errors.AsType[*RequestError](err); ok && re.Err != nil {
-		return CauseUnusable, re.Err.Error()
-	}
-	return CauseUnusable, err.Error()
-}
-
-// markUp notes that the node answered.
-func (m *Manager) markUp(n *node) {
-	n.hear()
-	m.mu.Lock()
-	was := n.down
-	n.down, n.victims = nil, nil
-	log := m.logger()
-	if was != nil {
-		if was.seen {
-			n.lives++
-			m.forgetCaches(n)
-			m.owes(n, n.instances)
-		}
-		m.pump()
-	}
-	m.mu.Unlock()
-	if was != nil && was.told {
-		m.tell(Change{Kind: ChangeUp, Node: n.name})
-		log.Info("node is up", "node", n.name, "down_for", time.Since(was.since).Round(time.Millisecond))
-	}
-}
-
-// pause waits; false: the context ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -118,11 +118,3 @@ func (m *Manager) takeCold(i, goes *instance, w *waiter) *claim {
 func (n *node) cold(i *instance) bool {
 	return n.loads && (i.State == StateUnloaded || i.State == StateLoading)
 }
-
-// unloads is the model that has to go before a claim is used; empty: none.
-func (c *claim) unloads() string {
-	if c.unload == nil {
-		return ""
-	}
-	return c.unload.Model
-}

@@ -59,9 +59,6 @@ func (m *Manager) classStep() time.Duration {
 	return 60 * time.Second / classSteps
 }
 
-// size is how long the prompt is, as far as known.
-func (w *waiter) size() Tokens { return max(w.Prompt, w.needs.Prompt) }
-
 // ask asks placement for a lane for one that waits. true: it is settled, and does not
 // wait any more.
 func (m *Manager) ask(w *waiter) bool {
