@@ -141,6 +141,23 @@ func (m *Manager) report(n *node, s NodeState) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	before := n.offers()
+	m.owes(n, m.takeIn(n, s))
+	if len(m.suspicious(n, time.Now())) > 0 {
+		signal(n.doubt)
+	}
+	n.instances = slices.DeleteFunc(n.instances, func(i *instance) bool {
+		return i.gone && !i.busy()
+	})
+	if !slices.EqualFunc(before, n.offers(), offer.equal) {
+		m.regroup()
+	}
+	m.pump()
+}
+
+// takeIn notes what the node says, and returns the instances that another process has
+// than before.
+func (m *Manager) takeIn(n *node, s NodeState) (fresh []*instance) {
 	n.learned = true
 	n.away = time.Time{}
 	n.places, n.loads = s.Places, s.Loads
@@ -149,8 +166,6 @@ func (m *Manager) report(n *node, s NodeState) {
 	for _, i := range n.instances {
 		i.gone = true
 	}
-	var fresh []*instance // another process than before has it
-	before := n.contexts()
 	for _, said := range s.Instances {
 		i := n.instance(said.Model)
 		said = plausible(said, time.Now())
@@ -164,24 +179,28 @@ func (m *Manager) report(n *node, s NodeState) {
 			i.evicted, i.owed = false, nil
 		}
 	}
-	m.owes(n, fresh)
-	if len(m.suspicious(n, time.Now())) > 0 {
-		signal(n.doubt)
-	}
-	n.instances = slices.DeleteFunc(n.instances, func(i *instance) bool {
-		return i.gone && !i.busy()
-	})
-	if !slices.Equal(before, n.contexts()) {
-		m.regroup()
-	}
-	m.pump()
+	return fresh
 }
 
-// contexts are those of its instances.
-func (n *node) contexts() []Tokens {
-	list := make([]Tokens, len(n.instances))
-	for at, i := range n.instances {
-		list[at] = i.Context
+// offer is what is known of an instance, but for its state: who waits for what goes by
+// that.
+type offer struct {
+	model   string
+	aliases []string
+	context Tokens
+}
+
+func (o offer) equal(p offer) bool {
+	return o.model == p.model && o.context == p.context && slices.Equal(o.aliases, p.aliases)
+}
+
+// offers are those of the node's instances.
+func (n *node) offers() []offer {
+	list := make([]offer, 0, len(n.instances))
+	for _, i := range n.instances {
+		if !i.gone {
+			list = append(list, offer{i.Model, i.Aliases, i.Context})
+		}
 	}
 	return list
 }

@@ -104,7 +104,7 @@ func (m *Manager) takeCold(i, goes *instance, w *waiter) *claim {
 	i.State = StateLoading
 	var c *claim
 	if w.Light {
-		c = m.takeLight([]candidate{i.candidate()})
+		c = m.takeLight([]candidate{{instance: i}})
 	} else {
 		c = m.take(i, w)
 	}

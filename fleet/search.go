@@ -13,115 +13,81 @@ type found struct {
 	resting []candidate // as able, on nodes that fail more than others
 	other   []candidate // up and ready, but second choice: to repeat the answer, begin it anew, or go on with another build
 	cold    []*instance // not loaded, and a request loads them
-
-	length struct{ estimated, learned Tokens } // of the prompt
-
-	known  int       // instances that serve the model, usable or not
-	widest Tokens    // of their contexts
-	narrow int       // of them, those that are too small for the request
-	unlike int       // of them, those that cannot go on with the answer
-	unseen int       // nodes that never said what they serve
-	hope   bool      // something may come back that could serve
-	next   time.Time // when that is probed next
 }
 
-// search looks at all instances of the policy's nodes. What it found is good until
-// the next search.
+// search looks at all instances that serve the request's model. What it found is good
+// until the next search.
 func (m *Manager) search(w *waiter, now time.Time) found {
+	r := m.roster(w.policy, w.Model)
+	w.room = r.room(w.size(), Tokens(math.Ceil(m.models[r.model].promptOf(w))))
 	f := found{able: m.scratch.able[:0]}
-	w.room = room{}
-	model := w.Model
-	if model == "" {
-		model = onlyModel(w.policy.nodes)
-	}
-	for _, n := range w.policy.nodes {
-		if !n.learned {
-			f.unseen++
-			f.hopes(n, n.down == nil || now.Sub(n.added) < w.policy.Wait)
-			continue
-		}
-		for _, i := range n.instances {
-			if !i.gone && model != "" && i.Serves(model) {
-				if f.known == 0 {
-					f.length.estimated = w.size()
-					f.length.learned = Tokens(math.Ceil(m.models[i.Model].promptOf(w)))
-				}
-				f.see(n, i, w, now)
-			}
+	for _, i := range r.instances {
+		switch w.fit(i, now) {
+		case fitNow:
+			f.able = append(f.able, candidate{instance: i})
+		case fitResting:
+			f.resting = append(f.resting, candidate{instance: i})
+		case fitSecond:
+			f.other = append(f.other, candidate{instance: i})
+		case fitCold:
+			f.cold = append(f.cold, i)
 		}
 	}
 	m.scratch.able = f.able
 	return f
 }
 
-// onlyModel is the model of a fleet that serves one; empty: it serves none or many.
-func onlyModel(nodes []*node) string {
-	var only string
-	for _, n := range nodes {
-		for _, i := range n.instances {
-			if i.gone || i.Model == only {
-				continue
-			}
-			if only != "" {
-				return ""
-			}
-			only = i.Model
-		}
-	}
-	return only
-}
+// fit says whether an instance of the model can take a request, or why not.
+type fit uint8
 
-// see sorts one instance that serves the model in.
-func (f *found) see(n *node, i *instance, w *waiter, now time.Time) {
+const (
+	fitNow     fit = iota
+	fitResting     // but its node fails more than others
+	fitSecond      // where none else can: to repeat the answer, begin it anew, or go on with another build
+	fitCold        // a request loads it
+
+	fitNarrow // the request is too long for it
+	fitUnlike // it cannot go on with the answer
+	fitSpent  // it failed the request, or nobody knows whether it comes back
+	fitAway   // it comes back, or may
+	fitDown   // likewise, with its node
+)
+
+// fit sorts one instance that serves the model in.
+func (w *waiter) fit(i *instance, now time.Time) fit {
+	n := i.node
+	like, second := true, false
+	if w.needs.Fingerprint != "" {
+		like, second = w.suits(&i.Instance)
+	}
 	failed := w.failedOn(n)
-	f.known++
-	f.widest = max(f.widest, i.Context)
-	narrowest(&w.room.estimated, i.Context, f.length.estimated)
-	narrowest(&w.room.learned, i.Context, f.length.learned)
-	narrow := w.needs.Prompt > 0 && i.Context > 0 && i.Context < w.needs.Prompt
-	if failed != nil && failed.max > 0 {
-		f.widest, narrow = max(f.widest, failed.max), true
-	}
-	like, second := w.suits(&i.Instance)
 	switch {
-	case narrow:
-		f.narrow++
+	case failed != nil && failed.max > 0, w.needs.Prompt > 0 && i.Context > 0 && i.Context < w.needs.Prompt:
+		return fitNarrow
 	case failed != nil, n.down != nil && w.everFailedOn(n): // nobody waits for its return
+		return fitSpent
 	case !like && !second:
-		f.unlike++
-	case n.drain != nil: // nobody knows whether it comes back
+		return fitUnlike
+	case n.drain != nil:
+		return fitSpent
 	case len(i.owed) > 0 || !n.away.IsZero():
-		f.hopes(n, true)
+		return fitAway
 	case n.down != nil:
-		f.hopes(n, now.Sub(n.down.since) < w.policy.Wait)
-	case i.evicted: // it goes, and may come back
-		f.hopes(n, true)
+		return fitDown
+	case i.evicted: // it goes
+		return fitAway
 	case n.cold(i) && !w.Loaded:
-		f.hopes(n, true)
-		f.cold = append(f.cold, i)
+		return fitCold
+	case i.State == StateLoading:
+		return fitAway
 	case !i.loaded():
-		f.hopes(n, i.State == StateLoading)
+		return fitSpent
 	case !like:
-		f.other = append(f.other, i.candidate())
+		return fitSecond
 	case n.rests(now):
-		f.resting = append(f.resting, i.candidate())
-	default:
-		f.able = append(f.able, i.candidate())
+		return fitResting
 	}
-}
-
-// narrowest makes room the context if that is large enough and smaller.
-func narrowest(room *Tokens, context, length Tokens) {
-	if context >= length && context > 0 && (*room == 0 || context < *room) {
-		*room = context
-	}
-}
-
-func (i *instance) candidate() candidate {
-	return candidate{
-		Instance: &i.Instance, owner: i, index: i.node.index,
-		held: i.occupied(), sessions: i.sessions, known: i.speed.speed,
-	}
+	return fitNow
 }
 
 // suits reports whether the instance can go on with the answer exactly, and whether it
@@ -132,37 +98,67 @@ func (w *waiter) suits(i *Instance) (like, second bool) {
 	return w.needs.Fingerprint == "" || same && able, w.needs.Anew || w.needs.Repeat && same || w.Mixed && able
 }
 
-func (f *found) hopes(n *node, hope bool) {
-	f.hope = f.hope || hope
-	if n.down != nil && (f.next.IsZero() || n.down.nextProbe.Before(f.next)) {
-		f.next = n.down.nextProbe
+// hopes are what may come back that could serve a request.
+type hopes struct {
+	any  bool
+	next time.Time // when it is probed next; zero: nobody knows
+}
+
+func (h *hopes) in(n *node, hope bool) {
+	h.any = h.any || hope
+	if n.down != nil && (h.next.IsZero() || n.down.nextProbe.Before(h.next)) {
+		h.next = n.down.nextProbe
 	}
 }
 
 // nobody says why nothing can serve w now: as its answer, or, while something may
 // come back, as w.why.
-func (m *Manager) nobody(w *waiter, f found, now time.Time) error {
+func (m *Manager) nobody(w *waiter, now time.Time) error {
+	var h hopes
+	unseen := 0 // nodes that never said what they serve
+	for _, n := range w.policy.nodes {
+		if !n.learned {
+			unseen++
+			h.in(n, n.down == nil || now.Sub(n.added) < w.policy.Wait)
+		}
+	}
+	known, narrow, widest := 0, 0, Tokens(0)
+	for _, i := range m.roster(w.policy, w.Model).instances {
+		known++
+		widest = max(widest, i.Context)
+		switch w.fit(i, now) {
+		case fitNarrow:
+			narrow++
+			if f := w.failedOn(i.node); f != nil {
+				widest = max(widest, f.max)
+			}
+		case fitAway, fitCold:
+			h.in(i.node, true)
+		case fitDown:
+			h.in(i.node, now.Sub(i.node.down.since) < w.policy.Wait)
+		}
+	}
 	away := &RequestError{
 		Reason:     ReasonNoNode,
 		Message:    "no server that serves this model is up",
-		RetryAfter: max(time.Second, f.next.Sub(now)),
+		RetryAfter: max(time.Second, h.next.Sub(now)),
 	}
 	switch {
 	case len(w.policy.nodes) == 0:
 		away.Message, away.RetryAfter = "no server is configured", 0
 		return away
-	case f.hope:
+	case h.any:
 		w.why = away
 		return nil
-	case f.known > 0 && f.narrow == f.known:
+	case known > 0 && narrow == known:
 		return &RequestError{
 			Reason:  ReasonTooLong,
-			Message: fmt.Sprintf("the request is %d tokens long; the largest context is %d tokens", w.needs.Prompt, f.widest),
-			Len:     w.needs.Prompt, Max: f.widest,
+			Message: fmt.Sprintf("the request is %d tokens long; the largest context is %d tokens", w.needs.Prompt, widest),
+			Len:     w.needs.Prompt, Max: widest,
 		}
-	case f.known == 0 && f.unseen == 0:
+	case known == 0 && unseen == 0:
 		return &RequestError{Reason: ReasonUnknownModel, Message: unknownModel(w.Model)}
-	case f.known == 0:
+	case known == 0:
 		away.Message = "no server that is up serves this model, and not every server was reached yet"
 	}
 	return away

@@ -33,10 +33,6 @@ type waiter struct {
 	why     error // why it has to wait, as the answer when it waited too long
 }
 
-// room is the smallest context that is there and large enough for a request, by its
-// length as estimated and by what is learned of such estimates; 0: none is.
-type room struct{ estimated, learned Tokens }
-
 // failure is a node that failed a request and does not get it again, unless it was
 // away since: then it is another process.
 type failure struct {
