@@ -23,47 +23,50 @@ type node struct {
 	wanted    int // policies that name it
 	instances []*instance
 
-	learned bool // it said once what it offers
-	lives   int  // how often it came back from an outage that a probe saw
-	added   time.Time
-	down    *downtime // nil: nothing is wrong with it, as far as is known
-	told    time.Time // when an outage was last logged
-	drain   *drain    // nil: it is in service
-	peer    string    // host that it dialled in from; empty: the configuration names it
-	away    time.Time // when its link lost the connection; zero: it did not
-
-	places int  // how many instances it can have loaded; 0: no limit
-	loads  bool // it loads what a request asks for
-
-	outcomes  tally // of attempts
-	outages   tally // those that are bad
+	// What each decision looks at.
+	down      *downtime // nil: nothing is wrong with it, as far as is known
+	drain     *drain    // nil: it is in service
+	away      time.Time // when its link lost the connection; zero: it did not
 	restUntil time.Time
-	restFor   time.Duration
-	victims   []*Session // that were lost with it early, and may be why
+	loads     bool // it loads what a request asks for
+	lives     int  // how often it came back from an outage that a probe saw
+
+	learned bool // it said once what it offers
+	added   time.Time
+	told    time.Time // when an outage was last logged
+	peer    string    // host that it dialled in from; empty: the configuration names it
+	places  int       // how many instances it can have loaded; 0: no limit
+
+	outcomes tally // of attempts
+	outages  tally // those that are bad
+	restFor  time.Duration
+	victims  []*Session // that were lost with it early, and may be why
 
 	heard atomic.Int64 // last sign of life, in Unix nanoseconds; needs no lock
 }
 
-// instance is an Instance with what we do there.
+// instance is an Instance with what we do there. What each decision looks at stands
+// together.
 type instance struct {
-	Instance          // what the node said, with what the configuration states
-	said     Instance // what the node said
-	node     *node
-	held     int         // lanes we hold
-	sessions int         // sessions placed there and not ended
-	light    int         // light requests that run there
-	gone     bool        // the node does not offer it any more
-	owed     []*standing // calls that it must get before a request
-	measured Rates       // from answers of ours; 0: none yet
-	service  float64     // seconds that a lane is held, on average; 0: unknown
-	work     work
-	speed    estimate
-	warm     warmID
-	reading  []uint32 // runs, as the index counts them, of those that have a lane
-	seed     uint64   // of ties
+	Instance // what the node said, with what the configuration states
 
-	used    time.Time // when a request of ours ended there last
-	evicted bool      // it goes so that another is loaded, and the node did not say yet that it is gone
+	node     *node
+	owed     []*standing // calls that it must get before a request
+	speed    estimate
+	held     int // lanes we hold
+	work     work
+	warm     warmID
+	evicted  bool   // it goes so that another is loaded, and the node did not say yet that it is gone
+	gone     bool   // the node does not offer it any more
+	seed     uint64 // of ties
+	sessions int    // sessions placed there and not ended
+	light    int    // light requests that run there
+
+	said     Instance  // what the node said
+	measured Rates     // from answers of ours; 0: none yet
+	service  float64   // seconds that a lane is held, on average; 0: unknown
+	reading  []uint32  // runs, as the index counts them, of those that have a lane
+	used     time.Time // when a request of ours ended there last
 }
 
 func newNode(spec NodeSpec, link Link) *node {
