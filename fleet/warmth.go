@@ -30,7 +30,7 @@ type warmth struct {
 const defaultWarmSize = 64 << 20
 
 // MaxWarmSize is the largest index, in bytes: 10 GiB.
-const MaxWarmSize = maxPairs * pairBytes
+const MaxWarmSize = 10 << 30
 
 func newWarmth() warmth {
 	w := warmth{index: newWarmIndex(defaultWarmSize), size: defaultWarmSize}
