@@ -174,6 +174,7 @@ func (m *Manager) forgetJoined(now time.Time) {
 			a.nodes = slices.DeleteFunc(a.nodes, func(x *node) bool { return x == n })
 		}
 		n.wanted = 0
+		m.offers++
 	}
 	m.dropUnwanted()
 }

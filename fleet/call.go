@@ -55,10 +55,10 @@ func (m *Manager) takeLight(able []candidate) *claim {
 	best := slices.MinFunc(able, func(a, b candidate) int {
 		return cmp.Or(
 			cmp.Compare(asleep(a.State), asleep(b.State)),
-			cmp.Compare(a.held+a.owner.light, b.held+b.owner.light),
+			cmp.Compare(a.occupied()+a.light, b.occupied()+b.light),
 		)
 	})
-	i := best.owner
+	i := best.instance
 	c := &claim{instance: i, state: i.Instance, others: i.held, life: i.node.lives, light: true}
 	i.light++
 	return c

@@ -76,7 +76,7 @@ func (m *Manager) cheapestOf(w *waiter, q *query, able []candidate) (*instance, 
 		s.costs = append(s.costs, cost)
 		least = min(least, cost)
 		warmest = max(warmest, 1-o.unread/o.prompt)
-		free = free || able[k].owner.ours() < able[k].lanes()
+		free = free || able[k].instance.roomy()
 	}
 	best := m.among(q, able, least*nearTie)
 	o := m.outlook(w, q, &able[best])
@@ -85,8 +85,8 @@ func (m *Manager) cheapestOf(w *waiter, q *query, able []candidate) (*instance, 
 		kv:     Tokens(o.prompt + o.out),
 	}
 	m.explain(w, q, able, best)
-	i := able[best].owner
-	if i.ours() >= i.lanes() && warmest < cold && w.holds(q.now, o.cost().Wait) {
+	i := able[best].instance
+	if !i.roomy() && warmest < cold && w.holds(q.now, o.cost().Wait) {
 		return nil, free
 	}
 	return i, free
@@ -107,7 +107,7 @@ func (w *waiter) holds(now time.Time, wait float64) bool {
 
 // outlook is what awaits the request on a candidate.
 func (m *Manager) outlook(w *waiter, q *query, x *candidate) outlook {
-	i := x.owner
+	i := x.instance
 	o := outlook{
 		speed:  i.outlookSpeed(q),
 		lanes:  min(i.lanes(), most),
@@ -118,7 +118,7 @@ func (m *Manager) outlook(w *waiter, q *query, x *candidate) outlook {
 		out:    q.out,
 		pool:   i.pool(q.now),
 	}
-	if x.warm > 0 {
+	if x.cached > 0 {
 		o.unread = max(1, q.prompt-m.has(w, q, x)*m.trust(i))
 	}
 	if i.State != StateReady {
@@ -130,9 +130,9 @@ func (m *Manager) outlook(w *waiter, q *query, x *candidate) outlook {
 // has is how many tokens of the prompt the candidate is expected to have.
 func (m *Manager) has(w *waiter, q *query, x *candidate) float64 {
 	// The last block is not whole: half of it, on average, is text.
-	n := q.prompt * float64(x.warm) / (float64(len(w.blocks)) + 0.5)
+	n := q.prompt * float64(x.cached) / (float64(len(w.blocks)) + 0.5)
 	if len(w.Blocks) > 0 {
-		n = max(n, min(q.prompt, m.endings.length(m.warmID(x.owner), w.blocks[x.warm-1])))
+		n = max(n, min(q.prompt, m.endings.length(m.warmID(x.instance), w.blocks[x.cached-1])))
 	}
 	return n
 }
@@ -145,13 +145,14 @@ func (m *Manager) trust(i *instance) float64 {
 }
 
 // ahead is how many requests a new one would share the instance with or wait for:
-// what is ours is certain, the node's word can only add to it.
+// what is ours or was, and still has its lane, is certain, the node's word can only add
+// to it.
 func (i *instance) ahead(now time.Time) int {
-	n := i.ours()
+	others := i.Leaving // that are not ours, or not any more
 	if l := i.Load; l.fresh(now) {
-		n += min(max(0, l.Active), most) + min(max(0, l.Queued), most) - min(max(0, l.Ours), most)
+		others = max(others, min(max(0, l.Active), most)+min(max(0, l.Queued), most)-min(max(0, l.Ours), most))
 	}
-	return min(max(n, i.ours()), most)
+	return min(i.ours()+others, most)
 }
 
 // pool is the share of the KV pool that is taken, or will be by what runs there.
@@ -205,7 +206,7 @@ func speeds(able []candidate) (typical, fastest speed) {
 	var sum speed
 	var readers, writers float64
 	for k := range able {
-		s := &able[k].known
+		s := &able[k].speed.speed
 		if s.prefill > 0 {
 			sum.prefill += s.prefill
 			fastest.prefill = max(fastest.prefill, s.prefill)

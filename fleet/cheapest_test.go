@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -364,5 +365,38 @@ func TestManyNodesAreSampledButNobodyWaitsBesideAFreeLane(t *testing.T) {
 	w = &waiter{policy: a, Request: Request{Model: "m", Prompt: 6400}}
 	if c, _ := m.choose(w); c == nil || c.instance != a.nodes[123].instances[0] {
 		t.Errorf("got %v, want the only free lane of 1000 nodes", c)
+	}
+}
+
+// A generation that was given up has its lane until its server ended it. Nobody takes
+// that for a free one, whether all instances are scored or few.
+func TestNobodyWaitsForALaneThatIsBeingLeftBesideAFreeOne(t *testing.T) {
+	for _, placement := range []Placement{LowestCost, LoadAware, LeastLoaded, RoundRobin} {
+		for _, nodes := range []int{2, 300} {
+			t.Run(fmt.Sprintf("%s of %d", placement, nodes), func(t *testing.T) {
+				m, a := calibrated(nodes, placement)
+				left, free := a.nodes[:nodes-1], a.nodes[nodes-1].instances[0]
+				prompt := blocksOf(10, 1)
+				for _, n := range left {
+					n.instances[0].Leaving = n.instances[0].lanes()
+					m.warm.index.ran(m.warmID(n.instances[0]), prompt, 1000)
+				}
+				for lane := range free.lanes() {
+					w := &waiter{policy: a, cursor: lane, blocks: prompt, Request: Request{Model: "m", Prompt: 640, Out: 256, Blocks: prompt}}
+					c, err := m.choose(w)
+					if c == nil || c.instance != free {
+						t.Fatalf("request %d: got %v, %v, bound to %v, want the free lane", lane, c, err, w.bound)
+					}
+				}
+				w := &waiter{policy: a, blocks: prompt, Request: Request{Model: "m", Prompt: 640, Out: 256, Blocks: prompt}}
+				if c, err := m.choose(w); c != nil || err != nil {
+					t.Fatalf("got %v, %v with no lane free, want it to wait", c, err)
+				}
+				left[0].instances[0].Leaving--
+				if c, err := m.choose(w); c == nil || c.instance != left[0].instances[0] {
+					t.Errorf("got %v, %v, bound to %v, want the lane that was left at last", c, err, w.bound)
+				}
+			})
+		}
 	}
 }

@@ -30,7 +30,7 @@ func (m *Manager) choose(w *waiter) (*claim, error) {
 		if c := m.coldly(w, found.cold, false, now); c != nil {
 			return c, nil
 		}
-		return nil, m.nobody(w, found, now)
+		return nil, m.nobody(w, now)
 	}
 	if w.Light {
 		return m.takeLight(found.able), nil
@@ -71,8 +71,8 @@ func (r ranked) place(m *Manager, w *waiter, able []candidate, now time.Time) *i
 	s := shape{prompt: max(w.Prompt, w.needs.Prompt), out: w.Out}
 	s.warm = m.warmest(w, able)
 	for _, x := range c.rank(able, s) {
-		if x.held < x.lanes() {
-			return x.owner
+		if !x.full() {
+			return x.instance
 		}
 	}
 	return nil

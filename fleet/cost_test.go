@@ -76,12 +76,12 @@ func TestNonsenseIsBounded(t *testing.T) {
 		}}
 		var able []candidate
 		for _, n := range a.nodes {
-			able = append(able, n.instances[0].candidate())
+			able = append(able, candidate{instance: n.instances[0]})
 		}
 		got := cheapest{}.place(m, w, able, now)
 		if got == nil && w.held.IsZero() {
 			for _, x := range able {
-				if x.held < x.lanes() {
+				if !x.full() {
 					t.Fatalf("got no instance, want one: node %s has a free lane", x.Node)
 				}
 			}

@@ -27,23 +27,32 @@ func calibrated(n int, placement Placement) (*Manager, *Applied) {
 }
 
 // BenchmarkDecision is what happens under the lock for one request: search, score and
-// reserve, and giving back; with blocks, the index of caches is asked and told, too.
+// reserve, and giving back; with blocks, the index of caches is asked and told, too,
+// which holds little besides or a million of others.
 func BenchmarkDecision(b *testing.B) {
-	for _, blocks := range []int{0, 64} {
+	for _, c := range []struct {
+		blocks  int
+		million bool
+	}{{0, false}, {64, false}, {64, true}} {
 		for _, n := range []int{8, 64, 256, 1000} {
-			b.Run(fmt.Sprintf("blocks=%d/nodes=%d", blocks, n), func(b *testing.B) { benchmarkDecision(b, n, blocks) })
+			name := fmt.Sprintf("blocks=%d/million=%t/nodes=%d", c.blocks, c.million, n)
+			b.Run(name, func(b *testing.B) { benchmarkDecision(b, n, c.blocks, c.million) })
 		}
 	}
 }
 
-func benchmarkDecision(b *testing.B, nodes, blocks int) {
+func benchmarkDecision(b *testing.B, nodes, blocks int, million bool) {
 	m, a := calibrated(nodes, LowestCost)
 	r := rand.New(rand.NewPCG(1, 2))
+	if million {
+		fillWarm(m, a, r)
+	}
 	prompts := make([][]uint64, 64)
 	for p := range prompts {
 		prompts[p] = blocksOf(blocks, uint64(p))
 		for range 4 {
-			m.warm.index.ran(m.warmID(a.nodes[r.IntN(nodes)].instances[0]), prompts[p], 1<<14)
+			i := a.nodes[r.IntN(nodes)].instances[0]
+			m.warm.index.ran(m.warmID(i), prompts[p], i.cacheBlocks())
 		}
 	}
 	at := 0
@@ -61,6 +70,22 @@ func benchmarkDecision(b *testing.B, nodes, blocks int) {
 		c.instance.held--
 		c.instance.work.readers--
 		c.instance.remove(c.share)
+	}
+	if pairs, _ := m.warm.index.size(); million && pairs < 1<<20 {
+		b.Fatalf("got %d warm blocks, want a million", pairs)
+	}
+}
+
+// fillWarm lets the instances hold a million blocks, and gives them the room for it.
+func fillWarm(m *Manager, a *Applied, r *rand.Rand) {
+	const million = 1 << 20
+	for _, n := range a.nodes {
+		i := n.instances[0]
+		i.Context, i.KVUnified = 2*million*blockTokens/Tokens(len(a.nodes)), true
+	}
+	for at := 0; m.warm.index.pairs.used <= million; at++ {
+		i := a.nodes[at%len(a.nodes)].instances[0]
+		m.warm.index.ran(m.warmID(i), longPrompt(r, 64), i.cacheBlocks())
 	}
 }
 

@@ -1,6 +1,9 @@
 package fleet
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Choice is one candidate of a placement, and what it would have cost.
 type Choice struct {
@@ -45,11 +48,9 @@ func (s *Session) placement() []Choice {
 	if s.claim == nil {
 		return nil
 	}
-	var list []Choice
-	for _, c := range s.claim.choices {
-		if c.Node != "" {
-			list = append(list, c)
-		}
+	made := slices.IndexFunc(s.claim.choices[:], func(c Choice) bool { return c.Node == "" })
+	if made < 0 {
+		made = shown
 	}
-	return list
+	return slices.Clone(s.claim.choices[:made])
 }

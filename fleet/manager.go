@@ -25,6 +25,7 @@ type Manager struct {
 	applied  []*Applied
 	queue    *queue
 	cursor   int       // of round_robin, over all requests
+	offers   uint64    // counts changes of what nodes offer, but for their state
 	warm     warmth    // what caches are expected to hold
 	warmFile *warmFile // that keeps it; nil: it is not kept
 	endings  endings
@@ -61,6 +62,7 @@ type Applied struct {
 	m         *Manager
 	placer    placer
 	nodes     []*node // of the policy, in its order, then those that dialled in
+	rosters   map[string]*roster
 	withdrawn bool
 	released  bool
 }

@@ -7,21 +7,16 @@ import (
 	"time"
 )
 
-// candidate is an instance as placement sees it, at one moment.
+// candidate is an instance that a request may go to.
 type candidate struct {
-	*Instance
-	owner    *instance
-	index    int   // of its node, in the order nodes were learned
-	held     int   // lanes we hold there
-	sessions int   // sessions placed there and not ended
-	warm     int   // leading blocks of the prompt that its cache is expected to hold
-	known    speed // of what is known of it; see [speed.or]
+	*instance
+	cached int // leading blocks of the prompt that its cache is expected to hold
 }
 
 // shape is what placement knows of a request.
 type shape struct {
 	prompt, out Tokens
-	warm        *Instance // that has the longest part of the prompt; nil: none known
+	warm        *instance // that has the longest part of the prompt; nil: none known
 }
 
 // chooser ranks candidates by a policy. It has no state and does no I/O.
@@ -39,12 +34,12 @@ func (c chooser) rank(cand []candidate, s shape) []candidate {
 	switch c.placement {
 	case RoundRobin:
 		n := max(1, c.nodes)
-		turn := func(x candidate) int { return ((x.index-c.cursor)%n + n) % n }
+		turn := func(x candidate) int { return ((x.node.index-c.cursor)%n + n) % n }
 		slices.SortStableFunc(cand, func(a, b candidate) int { return cmp.Compare(turn(a), turn(b)) })
 		return cand
 	case LeastLoaded:
 		slices.SortStableFunc(cand, func(a, b candidate) int {
-			return cmp.Compare(a.sessions+a.held, b.sessions+b.held)
+			return cmp.Compare(a.sessions+a.occupied(), b.sessions+b.occupied())
 		})
 	default:
 		cand = c.withoutHot(cand, s.prompt)
@@ -103,7 +98,7 @@ const (
 // What we run there ourselves is in held and in the node's own figures: it counts
 // twice on purpose, which spreads bursts before the nodes have spoken.
 func (c chooser) time(x candidate, s shape, typicalDecode, typicalPrefill uint64) uint64 {
-	ahead := uint64(x.held)
+	ahead := uint64(x.occupied())
 	if x.Load.fresh(c.now) {
 		ahead += uint64(x.Load.Active) + uint64(x.Load.Queued)
 	}
@@ -139,9 +134,9 @@ func whole(rate float64) uint64 {
 
 // preferWarm moves the instance that has the prompt's beginning to the front,
 // while one of its lanes is free.
-func preferWarm(cand []candidate, warm *Instance) []candidate {
-	i := slices.IndexFunc(cand, func(x candidate) bool { return x.Instance == warm })
-	if i <= 0 || cand[i].held >= cand[i].lanes() {
+func preferWarm(cand []candidate, warm *instance) []candidate {
+	i := slices.IndexFunc(cand, func(x candidate) bool { return x.instance == warm })
+	if i <= 0 || cand[i].full() {
 		return cand
 	}
 	w := cand[i]

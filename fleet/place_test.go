@@ -14,7 +14,7 @@ var placeNow = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
 // at makes the i-th node's candidate, with a load that was read a while ago.
 func at(index int, age time.Duration, set func(*candidate)) candidate {
-	c := candidate{index: index, Instance: &Instance{State: StateReady, Lanes: 8}}
+	c := candidate{instance: &instance{node: &node{index: index}, Instance: Instance{State: StateReady, Lanes: 8}}}
 	c.Load.At = placeNow.Add(-age)
 	if set != nil {
 		set(&c)
@@ -25,7 +25,7 @@ func at(index int, age time.Duration, set func(*candidate)) candidate {
 func order(c chooser, s shape, cand ...candidate) []int {
 	var got []int
 	for _, x := range c.rank(slices.Clone(cand), s) {
-		got = append(got, x.index)
+		got = append(got, x.node.index)
 	}
 	return got
 }
@@ -129,7 +129,7 @@ func TestPoolFilterAndContexts(t *testing.T) {
 	wantTime(t, "busier", i, s, 0, 0, 55872)
 	wantTime(t, "busy", j, s, 0, 0, 33650)
 	wantOrder(t, "all that fit are hot", order(loadAware(), s, h, i, j), 0, 2, 1)
-	cool := at(2, 0, func(c *candidate) { *c.Instance = *j.Instance; pool(80)(c) })
+	cool := at(2, 0, func(c *candidate) { c.Instance = j.Instance; pool(80)(c) })
 	wantOrder(t, "one that fits is cool", order(loadAware(), s, h, i, cool), 0, 2)
 	wantOrder(t, "nothing fits, all are judged", order(loadAware(), shape{prompt: 40000, out: 500}, h, i, j), 0)
 }
@@ -140,7 +140,7 @@ func TestWarmNodeGoesFirstWhileALaneIsFree(t *testing.T) {
 	l := at(1, 0, func(c *candidate) { c.Rates = Rates{1000, 70} })
 	wantTime(t, "warm", k, s, 0, 0, 70285)
 	wantTime(t, "cold", l, s, 0, 0, 10285)
-	s.warm = k.Instance
+	s.warm = k.instance
 	wantOrder(t, "7 of 8 lanes", order(loadAware(), s, k, l), 0, 1)
 	k.held = 8
 	wantOrder(t, "8 of 8 lanes", order(loadAware(), s, k, l), 1, 0)

@@ -22,14 +22,20 @@ func (i *instance) taken() bool {
 	return true
 }
 
-// full reports whether all its lanes are taken, by what runs and by what was given up
-// and has not ended.
-func (i *instance) full() bool { return i.held+i.Leaving >= i.lanes() }
+// occupied is how many of its lanes are taken, by what runs and by what was given up and
+// has not ended.
+func (i *instance) occupied() int { return i.held + i.Leaving }
+
+// full reports whether no lane is free there.
+func (i *instance) full() bool { return i.occupied() >= i.lanes() }
+
+// roomy reports whether a lane is free there that nobody of ours waits for.
+func (i *instance) roomy() bool { return i.occupied()+i.work.bound < i.lanes() }
 
 // idle reports whether nobody would miss the instance, as far as is known.
 func (i *instance) idle(now time.Time) bool {
 	others := i.Load.fresh(now) && i.Load.Active+i.Load.Queued > 0
-	return i.loaded() && !others && i.held+i.light+i.sessions+i.Leaving == 0
+	return i.loaded() && !others && i.occupied()+i.light+i.sessions == 0
 }
 
 // room reports whether the node can load one instance more, and which one has to go for
@@ -98,7 +104,7 @@ func (m *Manager) takeCold(i, goes *instance, w *waiter) *claim {
 	i.State = StateLoading
 	var c *claim
 	if w.Light {
-		c = m.takeLight([]candidate{i.candidate()})
+		c = m.takeLight([]candidate{{instance: i}})
 	} else {
 		c = m.take(i, w)
 	}
@@ -111,12 +117,4 @@ func (m *Manager) takeCold(i, goes *instance, w *waiter) *claim {
 // cold reports whether a request that is sent to the instance loads it first.
 func (n *node) cold(i *instance) bool {
 	return n.loads && (i.State == StateUnloaded || i.State == StateLoading)
-}
-
-// unloads is the model that has to go before a claim is used; empty: none.
-func (c *claim) unloads() string {
-	if c.unload == nil {
-		return ""
-	}
-	return c.unload.Model
 }

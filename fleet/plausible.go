@@ -9,7 +9,7 @@ const saneMost = 1 << 40
 // figure is unknown, and a moment that is yet to come is now. More generations than
 // lanes is no nonsense: others may have more of them there than we were told.
 func plausible(i Instance, now time.Time) Instance {
-	i.Lanes, i.Context = plausibleCount(i.Lanes), plausibleCount(i.Context)
+	i.Lanes, i.Context, i.Leaving = plausibleCount(i.Lanes), plausibleCount(i.Context), plausibleCount(i.Leaving)
 	l := &i.Load
 	l.Active, l.Queued, l.Ours = plausibleCount(l.Active), plausibleCount(l.Queued), plausibleCount(l.Ours)
 	l.KVUsed, l.KVTotal = plausibleCount(l.KVUsed), plausibleCount(l.KVTotal)

@@ -18,11 +18,11 @@ func (m *Manager) sample(w *waiter, q *query, able []candidate) []candidate {
 	var highest float64
 	for k := range able {
 		highest = max(highest, q.carries(&able[k]))
-		if able[k].warm == 0 {
+		if able[k].cached == 0 {
 			continue
 		}
 		for n, at := range top {
-			if at < 0 || able[k].warm > able[at].warm {
+			if at < 0 || able[k].cached > able[at].cached {
 				copy(top[n+1:], top[n:])
 				top[n] = k
 				break
@@ -50,7 +50,7 @@ func (m *Manager) sample(w *waiter, q *query, able []candidate) []candidate {
 
 // carries is how many tokens/s the instance writes with all lanes.
 func (q *query) carries(x *candidate) float64 {
-	s := x.known.or(q.typical)
+	s := x.speed.or(q.typical)
 	n := min(x.lanes(), most)
 	return float64(n) / s.step(n)
 }

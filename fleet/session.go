@@ -3,7 +3,6 @@ package fleet
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -46,14 +45,6 @@ type Session struct {
 	record  Record
 }
 
-// maxLost is how many nodes may be lost under one request before it ends: a fourth
-// would be no accident.
-const maxLost = 3
-
-// maxTrying is after how long, besides the policy's wait, no further attempt begins.
-// One that runs is never cut for its length.
-const maxTrying = 10 * time.Minute
-
 func newSession(m *Manager, a *Applied, r Request) *Session {
 	return &Session{m: m, policy: a, request: r, began: time.Now(), gate: make(chan struct{}, 1)}
 }
@@ -85,9 +76,7 @@ func (s *Session) carryOn(outer context.Context, w task) error {
 	s.gate <- struct{}{}
 	s.task = w
 	<-s.gate
-	var said *RequestError // what the last server answered that would not serve
-	lost := 0
-	for try := 1; ; {
+	for t := (trial{s: s, tries: 1}); ; {
 		err := s.once(ctx, w)
 		if ctx.Err() != nil {
 			return cancelled(ctx)
@@ -101,56 +90,13 @@ func (s *Session) carryOn(outer context.Context, w task) error {
 			return nil
 		}
 		if o, ok := errors.AsType[*command](err); ok {
-			if err := s.follow(ctx, o, needs); err != nil {
-				return err
-			}
-			continue
+			err = s.follow(ctx, o, needs)
+		} else {
+			err = t.another(ctx, err, needs, hopeless)
 		}
-		n := s.claim.instance.node
-		switch e := verdict(n.name, err).(type) {
-		case *NodeLost:
-			s.lostNode(n, e)
-			if !e.untouched() {
-				s.m.judge(n, true)
-				s.m.blame(s, n, e.Cause)
-				lost++
-				s.failed = append(s.failed, failure{node: n, life: s.claim.life})
-			}
-			said = nil
-		case *RequestError:
-			if final(e, said) && !needs.Anew { // else it is about our words, not the client's
-				return e
-			}
-			said = e
-			f := failure{node: n, life: s.claim.life}
-			if e.Reason == ReasonTooLong {
-				f.max = max(1, e.Max)
-				needs.Prompt = max(needs.Prompt, e.Len)
-			}
-			s.failed = append(s.failed, f)
-		default:
+		if err != nil {
 			return err
 		}
-		if hopeless != nil {
-			if said != nil {
-				return said // its words tell more
-			}
-			return hopeless
-		}
-		if try >= s.policy.Attempts || lost >= maxLost || time.Since(s.began) > s.policy.Wait+maxTrying {
-			return s.outOf(said, err)
-		}
-		if ctx.Err() != nil {
-			return cancelled(ctx)
-		}
-		if lost > 0 && !s.m.mayMove(s.policy) {
-			return s.outOf(said, fmt.Errorf("too many requests moved in the last minute: %w", err))
-		}
-		try++
-		if err := s.move(ctx, needs, said, err); err != nil {
-			return err
-		}
-		s.policy.Observer.Moved(n.name, why(err))
 	}
 }
 
@@ -173,62 +119,11 @@ func (s *Session) once(ctx context.Context, w task) error {
 	return err
 }
 
-// lostNode marks the node down, unless only this one generation failed on it.
-func (s *Session) lostNode(n *node, e *NodeLost) {
-	if e.Cause == CauseCrashed {
-		return
-	}
-	s.m.markDown(n, e)
-	n.nudge()
-}
-
-// move gives the lane back and takes one of an instance that can go on.
-func (s *Session) move(ctx context.Context, needs Needs, said *RequestError, last error) error {
-	s.m.giveBack(s.claim)
-	s.phase.Store(int32(PhaseQueued))
-	w := s.waiter(needs)
-	w.first = true
-	c, err := s.m.place(ctx, w)
-	if err == nil {
-		s.hold(c, needs)
-		return nil
-	}
-	re, ok := errors.AsType[*RequestError](err)
-	if ok && re.Reason == ReasonNoNode && !s.untouched(last) {
-		if said != nil && said.Reason == ReasonTooLong {
-			said = nil // one that could hold it was lost
-		}
-		return s.outOf(said, last)
-	}
-	return err
-}
-
 // waiter is the rest of the request, as it looks for a lane.
 func (s *Session) waiter(needs Needs) *waiter {
 	w := &waiter{Request: s.request, needs: needs, policy: s.policy, failed: slices.Clone(s.failed)}
 	w.Deadline = time.Time{} // that was for the beginning
 	return w
-}
-
-// untouched reports whether no node got anything of the request yet, so that it
-// was not lost: there was nobody to give it to.
-func (s *Session) untouched(last error) bool {
-	lost, ok := errors.AsType[*NodeLost](last)
-	return ok && lost.untouched() && len(s.failed) == 0 && !s.delivered.Load()
-}
-
-// outOf is the answer when nobody is left to try: what the last server said, if it
-// said something, else that it was lost.
-func (s *Session) outOf(said *RequestError, last error) error {
-	if said != nil {
-		return said
-	}
-	return &RequestError{
-		Reason:     ReasonLost,
-		Message:    "the server that answered was lost, and no other could go on",
-		RetryAfter: busyRetry,
-		Err:        last,
-	}
 }
 
 // begin takes the first lane.

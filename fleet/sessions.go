@@ -7,7 +7,6 @@ import (
 	"hash/maphash"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -171,11 +170,22 @@ func (m *Manager) enter(s *Session) error {
 		return stopping()
 	}
 	for s.id == "" || m.live[s.id] != nil {
-		s.id = strings.ToLower(rand.Text()[:12]) // 60 bits
+		s.id = newID()
 	}
 	m.live[s.id] = s
 	m.came.add(s.began, 1)
 	return nil
+}
+
+// newID is a random name of 60 bits.
+func newID() string {
+	const letters = "abcdefghijklmnopqrstuvwxyz234567"
+	var id [12]byte
+	_, _ = rand.Read(id[:]) // it never fails
+	for k := range id {
+		id[k] = letters[id[k]%byte(len(letters))]
+	}
+	return string(id[:])
 }
 
 // leave takes a session that ended off the list.

@@ -35,7 +35,7 @@ func (p *simPlacer) place(m *Manager, w *waiter, able []candidate, now time.Time
 	if at := now.Unix(); at != p.at { // the figures of the second that began
 		p.at = at
 		for _, x := range able {
-			p.polled[x.owner] = simPolled{x.owner.held, x.owner.work.bound}
+			p.polled[x.instance] = simPolled{x.instance.held, x.instance.work.bound}
 		}
 	}
 	if i := p.given[w]; i != nil {
@@ -44,8 +44,8 @@ func (p *simPlacer) place(m *Manager, w *waiter, able []candidate, now time.Time
 	views := make([]simView, len(able))
 	prompt := float64(w.Prompt)
 	for i, x := range able {
-		views[i] = simView{instance: x.owner}
-		if x.warm > 0 {
+		views[i] = simView{instance: x.instance}
+		if x.cached > 0 {
 			views[i].cached = m.has(w, &query{prompt: prompt}, &able[i])
 		}
 		views[i].unread = max(1, prompt-views[i].cached)

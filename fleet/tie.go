@@ -11,12 +11,12 @@ import (
 func (m *Manager) among(q *query, able []candidate, most float64) int {
 	best, high, least := 0, uint64(0), math.Inf(1)
 	fresh := false
-	anew := !slices.ContainsFunc(able, func(x candidate) bool { return x.warm > 0 })
+	anew := !slices.ContainsFunc(able, func(x candidate) bool { return x.cached > 0 })
 	for k, cost := range m.scratch.costs {
 		if cost > most {
 			continue
 		}
-		i := able[k].owner
+		i := able[k].instance
 		new, filled := i.speed.answers == 0, 0.0
 		if anew {
 			filled = m.filled(i)

@@ -36,9 +36,10 @@ func (m *Manager) pump() {
 	}
 }
 
-// regroup lets those that wait stand with their like again, after contexts changed.
-// Called under the lock.
+// regroup looks anew at who serves what, and lets those that wait stand with their like
+// again. It is called under the lock, after that or contexts changed.
 func (m *Manager) regroup() {
+	m.offers++
 	if m.queue.len == 0 {
 		return
 	}
@@ -58,9 +59,6 @@ func (m *Manager) classStep() time.Duration {
 	}
 	return 60 * time.Second / classSteps
 }
-
-// size is how long the prompt is, as far as known.
-func (w *waiter) size() Tokens { return max(w.Prompt, w.needs.Prompt) }
 
 // ask asks placement for a lane for one that waits. true: it is settled, and does not
 // wait any more.
@@ -150,7 +148,7 @@ func (m *Manager) toRead(w *waiter, able []candidate) Tokens {
 	m.expect(w, able)
 	held := 0
 	for i := range able {
-		held = max(held, able[i].warm)
+		held = max(held, able[i].cached)
 	}
 	return size - Tokens(int64(size)*int64(held)/int64(len(w.blocks)))
 }

@@ -88,12 +88,12 @@ func noLaneIsWasted(t *testing.T, m *Manager) {
 	}
 	m.queue.each(func(w *waiter) {
 		for _, x := range m.search(w, time.Now()).able {
-			if w.bound != nil && w.bound != x.owner {
+			if w.bound != nil && w.bound != x.instance {
 				continue // it is to be answered sooner where it waits
 			}
-			if x.held < x.lanes() {
+			if !x.full() {
 				t.Errorf("a request of class %d for %q waits, and node %s has %d of %d lanes free",
-					w.Class, w.Model, x.Node, x.lanes()-x.held, x.lanes())
+					w.Class, w.Model, x.Node, x.lanes()-x.occupied(), x.lanes())
 			}
 		}
 	})

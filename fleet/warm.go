@@ -57,9 +57,9 @@ type warmInstance struct {
 }
 
 const (
-	// pairBytes is the most that a pair takes where the index is full: 28 in the store,
-	// and 12 in the table, of which a third at least is filled then.
-	pairBytes = 40
+	// pairBytes is the most that a pair takes where the index is full: in the store, and
+	// 12 in the table, of which a third at least is filled then.
+	pairBytes = pairSize + 12
 
 	// confidenceStep is how far one answer moves the confidence in an instance.
 	confidenceStep = 1.0 / 8
@@ -125,43 +125,47 @@ func (w *warmIndex) look(blocks []uint64) {
 		return
 	}
 	blocks = blocks[:min(len(blocks), maxBlocks)]
-	if n := w.probe(blocks, 0); n > 0 {
-		w.between(blocks, 0, n, marks(len(blocks)), 0)
-	}
+	w.between(blocks, 0, w.holds(blocks, 0), marks(len(blocks)), 0)
 }
 
 // expected is how many of the blocks that look was given last the instance is expected
 // to hold.
 func (w *warmIndex) expected(id warmID) int { return int(w.depth[id]) }
 
-// between finds who ends after mark lo, which n of them have, and before mark hi,
-// which m have. Who has a mark has those before it: where n and m are equal, nobody
-// ends in between.
+// between finds who ends at mark lo, which n of them have, or after it and before mark
+// hi, which m have. Who has a mark has those before it: where n and m are equal, nobody
+// ends in between. Only where some end are they looked at one by one.
 func (w *warmIndex) between(blocks []uint64, lo, n, hi, m int) {
-	for n > m && hi-lo > 1 {
-		mid := int(uint(lo+hi) / 2)
-		k := w.probe(blocks, mid)
-		if k > m {
-			w.between(blocks, mid, k, hi, m)
-		}
-		hi, m = mid, k
+	if n <= m {
+		return
 	}
+	if hi-lo <= 1 {
+		w.note(blocks, lo)
+		return
+	}
+	mid := int(uint(lo+hi) / 2)
+	k := w.holds(blocks, mid)
+	w.between(blocks, mid, k, hi, m) // first, for note
+	w.between(blocks, lo, n, mid, k)
 }
 
-// probe notes who has the j-th mark, and counts them.
-func (w *warmIndex) probe(blocks []uint64, j int) (n int) {
+// holds is how many instances have the j-th mark.
+func (w *warmIndex) holds(blocks []uint64, j int) int {
+	return w.blocks.holders(&w.pairs, blocks[mark(j)])
+}
+
+// note notes that who has the j-th mark ends there, but for those that were seen to have
+// a later one.
+func (w *warmIndex) note(blocks []uint64, j int) {
 	k := mark(j)
 	for p := w.blocks.first(&w.pairs, blocks[k]); p != 0; {
 		x := w.pairs.at(p)
-		d := &w.depth[x.id]
-		if *d == 0 {
+		if d := &w.depth[x.id]; *d == 0 {
+			*d = int32(k + 1)
 			w.holders = append(w.holders, warmID(x.id))
 		}
-		*d = max(*d, int32(k+1))
-		n++
 		p = x.next
 	}
-	return n
 }
 
 // ran notes that the instance is given a prompt of these blocks. It is expected to

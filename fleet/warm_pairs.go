@@ -11,7 +11,11 @@ type pair struct {
 	run          uint32 // that touched it last
 	id           uint16 // of the instance
 	span         uint16 // blocks that it stands for: itself and those since the mark before
+	holders      uint32 // of the first pair of a block: how many there are
 }
+
+// pairSize is how many bytes a pair takes in the store.
+const pairSize = 32
 
 // pairID is a pair in the store. The zero value is none.
 type pairID uint32
@@ -95,7 +99,7 @@ func (s *pairStore) giveBack(p pairID) {
 	s.free = p
 }
 
-func (s *pairStore) bytes() int64 { return int64(len(s.pages)) << pageBits * 28 }
+func (s *pairStore) bytes() int64 { return int64(len(s.pages)) << pageBits * pairSize }
 
 // blockTable finds the pairs of a block: open addressing with linear probing. It is
 // made once, as large as the limit needs, so that no request waits for it to grow.
@@ -133,13 +137,26 @@ func (t *blockTable) first(s *pairStore, hash uint64) pairID {
 	return t.slots[t.slot(s, hash)]
 }
 
+// holders is how many instances hold the block.
+func (t *blockTable) holders(s *pairStore, hash uint64) int {
+	p := t.first(s, hash)
+	if p == 0 {
+		return 0
+	}
+	return int(s.at(p).holders)
+}
+
 // add puts a pair, whose hash is set, to those of its block.
 func (t *blockTable) add(s *pairStore, limit int, p pairID) {
 	if len(t.slots) == 0 {
 		t.make(limit)
 	}
-	i := t.slot(s, s.at(p).hash())
-	s.at(p).next = t.slots[i]
+	x := s.at(p)
+	i := t.slot(s, x.hash())
+	x.next, x.holders = t.slots[i], 1
+	if x.next != 0 {
+		x.holders += s.at(x.next).holders
+	}
 	t.slots[i] = p
 }
 
@@ -149,6 +166,7 @@ func (t *blockTable) remove(s *pairStore, p pairID) {
 	i := t.slot(s, x.hash())
 	if t.slots[i] != p {
 		before := t.slots[i]
+		s.at(before).holders--
 		for s.at(before).next != p {
 			before = s.at(before).next
 		}
@@ -157,7 +175,9 @@ func (t *blockTable) remove(s *pairStore, p pairID) {
 	}
 	if t.slots[i] = x.next; x.next == 0 {
 		t.close(s, i)
+		return
 	}
+	s.at(x.next).holders = x.holders - 1
 }
 
 // close moves the blocks that follow a slot that became free, so that they are

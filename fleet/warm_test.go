@@ -205,6 +205,17 @@ func TestFullWarmIndexForgetsEndsOnly(t *testing.T) {
 					}
 				}
 			}
+			for _, b := range blocks {
+				want := 0
+				for _, id := range ids {
+					if w.pair(id, b) != 0 {
+						want++
+					}
+				}
+				if got := w.blocks.holders(&w.pairs, b); got != want {
+					rt.Fatalf("got %d holders of a block, want %d", got, want)
+				}
+			}
 			if pairs, _ := w.size(); pairs > w.limit {
 				rt.Fatalf("got %d pairs, want at most %d", pairs, w.limit)
 			}
@@ -295,7 +306,7 @@ func TestFullIndexTakesWhatItSays(t *testing.T) {
 			w.ran(ids[n%2], longPrompt(r, 50), w.limit)
 		}
 		pairs, bytes := w.size()
-		page := int64(28) << pageBits // the last one may be empty
+		page := int64(pairSize) << pageBits // the last one may be empty
 		if bytes > size+page || pairs < w.limit-100 {
 			t.Errorf("got %d bytes for %d pairs, want at most %d for about %d", bytes, pairs, size, w.limit)
 		}

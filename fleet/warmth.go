@@ -30,7 +30,7 @@ type warmth struct {
 const defaultWarmSize = 64 << 20
 
 // MaxWarmSize is the largest index, in bytes: 10 GiB.
-const MaxWarmSize = maxPairs * pairBytes
+const MaxWarmSize = 10 << 30
 
 func newWarmth() warmth {
 	w := warmth{index: newWarmIndex(defaultWarmSize), size: defaultWarmSize}
@@ -79,7 +79,7 @@ func (m *Manager) expect(w *waiter, cand []candidate) {
 	}
 	m.look(w)
 	for k := range cand {
-		cand[k].warm = m.warm.index.expected(m.warmID(cand[k].owner))
+		cand[k].cached = m.warm.index.expected(m.warmID(cand[k].instance))
 	}
 }
 
@@ -99,7 +99,7 @@ const (
 // warmest returns the candidate that holds the longest beginning of the request; of
 // equal ones, one that has room, and the least of our requests. nil: none holds
 // enough of it.
-func (m *Manager) warmest(w *waiter, cand []candidate) *Instance {
+func (m *Manager) warmest(w *waiter, cand []candidate) *instance {
 	enough := 1
 	if len(w.Blocks) > 0 {
 		enough = max(min(warmFrom, len(w.Blocks)), (len(w.Blocks)+warmShare-1)/warmShare)
@@ -107,13 +107,13 @@ func (m *Manager) warmest(w *waiter, cand []candidate) *Instance {
 	var best *candidate
 	for i := range cand {
 		x := &cand[i]
-		if x.warm < enough {
+		if x.cached < enough {
 			continue
 		}
 		if best == nil || cmp.Or(
-			cmp.Compare(x.warm, best.warm),
-			compareBool(x.held < x.lanes(), best.held < best.lanes()),
-			cmp.Compare(best.held, x.held),
+			cmp.Compare(x.cached, best.cached),
+			compareBool(!x.full(), !best.full()),
+			cmp.Compare(best.occupied(), x.occupied()),
 		) > 0 {
 			best = x
 		}
@@ -121,7 +121,7 @@ func (m *Manager) warmest(w *waiter, cand []candidate) *Instance {
 	if best == nil {
 		return nil
 	}
-	return best.Instance
+	return best.instance
 }
 
 func compareBool(a, b bool) int {
