@@ -3,6 +3,7 @@ package linkf
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -247,7 +248,7 @@ func (h *headMachine) changed() {
 // their clients left: their lanes are not free.
 func (h *headMachine) offered() *status {
 	s := *h.status
-	s.Instances = append([]instance(nil), s.Instances...)
+	s.Instances = slices.Clone(s.Instances)
 	for i := range s.Instances {
 		for _, x := range h.sessions {
 			if x.leaving && x.model == s.Instances[i].Model {

@@ -77,11 +77,11 @@ func (h *headMachine) open(now time.Duration, a fleet.Assignment) (session uint6
 // of an older one.
 func (h *headMachine) assign(id uint64, model, unload string) error {
 	old := h.sessions[id]
-	switch {
-	case old == nil && len(h.sessions) >= maxSessions:
-		return &fleet.RequestError{Reason: fleet.ReasonDeclined, Again: true, Err: fmt.Errorf("node %s has %d sessions of this head already", h.node, maxSessions)}
-	case len(model) > maxText || len(unload) > maxText:
-		return fmt.Errorf("a model's name of more than %d bytes", maxText)
+	if old == nil && len(h.sessions) >= maxSessions {
+		return h.declined("has %d sessions of this head already", maxSessions)
+	}
+	if err := h.carries(nil, model, unload); err != nil {
+		return err
 	}
 	if old != nil {
 		h.forget(old)
@@ -103,13 +103,11 @@ func (h *headMachine) begin(s *headSession, a fleet.Assignment) {
 
 func (h *headMachine) append(id uint64, a fleet.Assignment) error {
 	s := h.sessions[id]
-	switch {
-	case s == nil:
+	if s == nil {
 		return errUnknownSession
-	case len(a.Path)+len(a.ContentType) > maxText:
-		return fmt.Errorf("a path and content type of more than %d bytes", maxText)
-	case len(a.Body) > maxTransfer:
-		return &fleet.RequestError{Reason: fleet.ReasonDeclined, Again: true, Err: fmt.Errorf("a body of %d bytes: a link carries at most %d", len(a.Body), maxTransfer)}
+	}
+	if err := h.carries(a.Body, a.Path, a.ContentType); err != nil {
+		return err
 	}
 	h.command(s, headCommand{typ: typeAppend, a: a})
 	return nil
@@ -355,7 +353,7 @@ func (h *headMachine) gone(m gone) error {
 		return nil
 	}
 	if m.Reason == goneDeclined {
-		h.end(s, &fleet.RequestError{Reason: fleet.ReasonDeclined, Again: true, Err: fmt.Errorf("node %s: %w", h.node, why)})
+		h.end(s, h.declined("declined: %w", why))
 		return nil
 	}
 	h.end(s, lost(h.node, fleet.CauseClosed, fmt.Errorf("it does not hold the session any more: %w", why)))

@@ -3,6 +3,7 @@ package linkf
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -303,6 +304,38 @@ func TestNodeThatDoesNotKnowItsServerYetIsNotReady(t *testing.T) {
 	var gone *fleet.NodeLost
 	if len(acts) != 1 || !errors.As(acts[0].err, &gone) || gone.Cause != fleet.CauseLoading {
 		t.Errorf("got %+v, want the node to be loading", acts)
+	}
+}
+
+func TestNodeThatDoesNotKnowItsServerYetHasNothingToTell(t *testing.T) {
+	w := connected(t)
+	w.agent.offers = nil
+	w.agent.conns[w.conn].stateDue = true
+	w.now += time.Second
+	if at, ok := w.agent.wake(); !ok || at <= w.nodeTime() {
+		t.Errorf("got something due %v from now, want nothing before a heartbeat", at-w.nodeTime())
+	}
+}
+
+// What can be told at first can be told later, when ages are longer.
+func TestStateThatIsTakenCanAlwaysBeTold(t *testing.T) {
+	w := connected(t)
+	taken := 0
+	for length := 70; length < 110; length++ {
+		var s fleet.NodeState
+		for i := range 2500 {
+			name := fmt.Sprintf("%0*d", length, i)
+			s.Instances = append(s.Instances, fleet.Instance{Model: name, State: fleet.StateReady, Load: fleet.Load{At: time.Unix(1000, 0)}})
+		}
+		if w.agent.offer(w.nodeTime(), s, time.Unix(1000, 0)) == nil {
+			taken++
+		}
+		w.now += 1000 * time.Hour
+		w.agent.conns[w.conn].wire.lastIn = w.agent.now + 1000*time.Hour
+		w.agent.pull(w.nodeTime(), w.conn, nil, chunkLen) // panics if it does not fit
+	}
+	if taken == 0 || taken == 40 {
+		t.Errorf("%d of 40 states were taken: the test shows nothing", taken)
 	}
 }
 

@@ -10,9 +10,6 @@ import (
 )
 
 const (
-	// greetLimit bounds the time until a peer has shown who it is.
-	greetLimit = 5 * time.Second
-
 	// writeLimit bounds one write: as long as silence of an idle peer is borne.
 	writeLimit = heartbeats * heartbeatIdle
 
@@ -23,12 +20,6 @@ const (
 var began = time.Now()
 
 func clockNow() time.Duration { return time.Since(began) }
-
-// newInstance says which run of a head or node this is.
-func newInstance() (i [instanceLen]byte) {
-	_, _ = rand.Read(i[:]) // never fails
-	return i
-}
 
 // end is a machine's end of one connection.
 type end interface {
