@@ -27,6 +27,7 @@ type headSession struct {
 	cost       uint64 // of all that came
 	taken      uint64 // the first event that the caller has not taken
 	paid       uint64 // cost of those taken
+	acked      uint64 // cost of those that the node was told of
 	prices     []uint64
 	limit      uint64 // credit that the node was given
 	parts      int    // bytes of an event whose rest is to come
@@ -123,7 +124,7 @@ func (h *headMachine) generate(id uint64, p fleet.Patience) error {
 		return fmt.Errorf("session %d: a generation runs already", id)
 	}
 	s.generation++
-	s.running, s.next, s.taken, s.cost, s.paid, s.prices, s.parts = true, 0, 0, 0, 0, nil, 0
+	s.running, s.next, s.taken, s.cost, s.paid, s.acked, s.prices, s.parts = true, 0, 0, 0, 0, 0, nil, 0
 	s.limit = creditRoom
 	h.command(s, headCommand{typ: typeGenerate, a: fleet.Assignment{Patience: p}, generation: s.generation})
 	return nil
@@ -247,10 +248,13 @@ func (h *headMachine) took(now time.Duration, id, generation, seq uint64) {
 	}
 	s.prices = s.prices[n:]
 	s.taken = seq + 1
-	s.ackDue = true
-	// Not for every event: a quarter of the room is soon enough.
+	// Not for every event: reconcile tells what was taken, too, and so little cannot fill
+	// the node's buffer, whatever number of sessions it is for.
+	s.ackDue = s.ackDue || s.paid-s.acked >= retryTotal/maxSessions
 	s.creditDue = s.creditDue || s.paid+creditRoom >= s.limit+creditRoom/4
-	h.mark(s)
+	if s.ackDue || s.creditDue {
+		h.mark(s)
+	}
 }
 
 // events takes events of a generation, each once and in order.
