@@ -28,6 +28,7 @@ type agentAction struct {
 	run        uint64 // of agentStart, agentStop, agentReadOn and of both kinds of calls
 	assignment fleet.Assignment
 	call       fleet.Call
+	parts      [][]byte // of the body of either, if that came as a transfer
 	conn       uint64
 	err        error  // of agentStop and agentClose
 	identity   string // of agentGreeted

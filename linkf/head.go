@@ -31,6 +31,7 @@ type headAction struct {
 	err        error // of headEnded, headReply and headClose
 	call       uint64
 	reply      fleet.Reply
+	parts      [][]byte // of the reply's body, if that came as a transfer
 	status     *status
 }
 
@@ -133,7 +134,7 @@ func (h *headMachine) lost(now time.Duration, err error) {
 		}
 	}
 	for _, c := range h.calls {
-		h.answer(c, fleet.Reply{}, err)
+		h.answer(c, headAction{err: err})
 	}
 }
 

@@ -91,7 +91,7 @@ func (h *headMachine) pullCall(b []byte, x *headCall) []byte {
 // callBody goes on with a call whose body is with the node, or was refused.
 func (h *headMachine) callBody(x *headCall, aborted string) {
 	if aborted != "" {
-		h.answer(x, fleet.Reply{}, h.refusedBody(aborted))
+		h.answer(x, headAction{err: h.refusedBody(aborted)})
 		return
 	}
 	x.whole = true
@@ -124,27 +124,24 @@ func (h *headMachine) carries(body []byte, texts ...string) error {
 
 // replied is the answer to a call, or to one that nobody waits for any more.
 func (h *headMachine) replied(m reply) error {
-	r := fleet.Reply{Status: m.Status, ContentType: m.ContentType, Body: m.Body}
-	if m.Transfer != 0 {
-		body, ok := h.wire.in.take(m.Transfer)
-		if !ok {
-			return fmt.Errorf("the reply to call %d is to be in transfer %d, which is not whole", m.ID, m.Transfer)
-		}
-		r.Body = body
+	parts, err := h.wire.in.take(m.Transfer)
+	if err != nil {
+		return fmt.Errorf("reply to call %d: %w", m.ID, err)
 	}
 	x := h.calls[m.ID]
 	if x == nil {
 		return nil
 	}
+	a := headAction{reply: fleet.Reply{Status: m.Status, ContentType: m.ContentType, Body: m.Body}, parts: parts}
 	if m.Outcome != nil {
-		h.answer(x, fleet.Reply{}, m.Outcome.err(h.node))
-		return nil
+		a = headAction{err: m.Outcome.err(h.node)}
 	}
-	h.answer(x, r, nil)
+	h.answer(x, a)
 	return nil
 }
 
-func (h *headMachine) answer(x *headCall, r fleet.Reply, err error) {
+// answer ends a call with the reply or error of an action.
+func (h *headMachine) answer(x *headCall, a headAction) {
 	if h.calls[x.id] != x {
 		return
 	}
@@ -153,5 +150,6 @@ func (h *headMachine) answer(x *headCall, r fleet.Reply, err error) {
 		h.wire.abandon(x.body)
 	}
 	x.gone, x.sent = true, false
-	h.act(headAction{kind: headReply, call: x.id, reply: r, err: err})
+	a.kind, a.call = headReply, x.id
+	h.act(a)
 }

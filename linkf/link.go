@@ -183,6 +183,7 @@ func (l *Link) Call(ctx context.Context, c fleet.Call) (fleet.Reply, error) {
 	l.mu.Unlock()
 	select {
 	case x := <-answer:
+		x.reply.Body = joined(x.reply.Body, x.parts)
 		return x.reply, x.err
 	case <-ctx.Done():
 		l.mu.Lock()

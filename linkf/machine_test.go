@@ -431,7 +431,7 @@ func TestLargeBodyArrivesWholeAndLetsEventsPass(t *testing.T) {
 	w.say(run, 12)
 	w.run(t)
 	s := w.session(id)
-	if s == nil || s.content == nil || !bytes.Equal(s.content.Body, body) {
+	if s == nil || s.content == nil || !bytes.Equal(joined(s.content.Body, s.parts), body) {
 		t.Fatal("the body did not arrive whole")
 	}
 	if got := w.agent.conns[w.conn].wire.in.held; got != 0 {

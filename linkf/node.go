@@ -216,6 +216,7 @@ func (n *Node) start(x agentAction) {
 	r := &nodeRun{cancel: cancel, room: make(chan struct{}, 1)}
 	n.runs[x.run] = r
 	n.working.Go(func() {
+		x.assignment.Body = joined(x.assignment.Body, x.parts)
 		err := n.o.Upstream.Run(ctx, x.assignment, func(e fleet.Event) error { return n.emit(ctx, x.run, r, e) })
 		cancel(nil)
 		n.mu.Lock()
@@ -261,6 +262,7 @@ func (n *Node) call(x agentAction) {
 	n.calls[x.run] = cancel
 	n.working.Go(func() {
 		defer cancel()
+		x.call.Body = joined(x.call.Body, x.parts)
 		r, err := n.o.Upstream.Call(ctx, x.call)
 		n.mu.Lock()
 		defer n.mu.Unlock()

@@ -131,14 +131,13 @@ func (w *wire) refuse(id uint64, err error) error {
 }
 
 func (w *wire) acknowledge(id uint64, in *incoming) {
-	in.acked = len(in.data)
 	for i := range w.acks {
 		if w.acks[i].ID == id {
-			w.acks[i].Offset = uint64(in.acked)
+			w.acks[i].Offset = uint64(in.got)
 			return
 		}
 	}
-	w.acks = append(w.acks, transfer{ID: id, Offset: uint64(in.acked)})
+	w.acks = append(w.acks, transfer{ID: id, Offset: uint64(in.got)})
 }
 
 // abandon gives up an outgoing transfer that nobody needs any more.
