@@ -42,10 +42,11 @@ type Head struct {
 
 // NewHead returns a head.
 func NewHead(o HeadOptions) (*Head, error) {
-	if o.Identity == "" || len(o.Identity) > maxIdentity {
-		return nil, fmt.Errorf("the head's identity has %d bytes: 1 to %d are allowed", len(o.Identity), maxIdentity)
+	me, err := newWho("head", o.Identity)
+	if err != nil {
+		return nil, err
 	}
-	h := &Head{me: who{newInstance(), o.Identity}, log: o.Logger}
+	h := &Head{me: me, log: o.Logger}
 	h.Trust(o.Tokens)
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)

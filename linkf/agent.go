@@ -2,6 +2,8 @@ package linkf
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/slotfleet/slotfleet/fleet"
@@ -26,6 +28,7 @@ type agentAction struct {
 	run        uint64 // of agentStart, agentStop, agentReadOn and of both kinds of calls
 	assignment fleet.Assignment
 	call       fleet.Call
+	parts      [][]byte // of the body of either, if that came as a transfer
 	conn       uint64
 	err        error  // of agentStop and agentClose
 	identity   string // of agentGreeted
@@ -77,6 +80,7 @@ type agentConn struct {
 	dirty     []*agentSession // with something to send, each once
 	gones     []gone
 	replies   []*agentAsked
+	since     time.Duration
 	toldAt    time.Duration // when the status was sent last
 	stateDue  bool
 	busySince time.Duration
@@ -116,7 +120,7 @@ func (a *agentMachine) act(x agentAction) { a.acts = append(a.acts, x) }
 // up gives the machine a connection that is encrypted, under a number never used before.
 func (a *agentMachine) up(now time.Duration, conn uint64) {
 	a.advance(now)
-	a.conns[conn] = &agentConn{id: conn, wire: &wire{lastIn: a.now, lastOut: a.now}, busySince: a.now, toldAt: a.now - statusGap}
+	a.conns[conn] = &agentConn{id: conn, wire: &wire{lastIn: a.now, lastOut: a.now}, since: a.now, busySince: a.now, toldAt: a.now - statusGap}
 }
 
 // down says that a connection is gone. What runs goes on until its lease ends.
@@ -176,6 +180,9 @@ func (a *agentMachine) tick(now time.Duration) {
 		if err := c.wire.tick(a.now, c.heartbeat(), c.busySince); err != nil {
 			a.close(c, err)
 		}
+		if c.head == nil && a.now-c.since >= greetLimit {
+			a.close(c, fmt.Errorf("no hello came within %v", greetLimit))
+		}
 	}
 }
 
@@ -187,7 +194,10 @@ func (a *agentMachine) wake() (at time.Duration, ok bool) {
 			continue
 		}
 		at = min(at, c.wire.wake(c.heartbeat(), c.busySince))
-		if c.stateDue && c.reconciled {
+		if c.head == nil {
+			at = min(at, c.since+greetLimit)
+		}
+		if a.owesState(c) {
 			at = min(at, c.toldAt+statusGap)
 		}
 	}
@@ -322,14 +332,19 @@ func (a *agentMachine) offer(now time.Duration, s fleet.NodeState, wall time.Tim
 	return nil
 }
 
-// fits reports whether the status can be sent.
+// fits reports whether the status can be sent, whatever stateFor makes of it.
 func (m *status) fits() error {
-	p, err := encMode.Marshal(m)
+	largest, most := *m, uint32(math.MaxUint32)
+	largest.Instances = slices.Clone(m.Instances)
+	for i := range largest.Instances {
+		largest.Instances[i].Age, largest.Instances[i].Ours = &most, most
+	}
+	p, err := encMode.Marshal(largest)
 	if err != nil {
 		return fmt.Errorf("the node's state: %w", err)
 	}
-	if len(m.Instances) > maxElements || len(p)+1024 > maxPayload {
-		return fmt.Errorf("the node's state has %d instances in %d bytes: at most %d in %d can be told", len(m.Instances), len(p), maxElements, maxPayload-1024)
+	if len(m.Instances) > maxElements || len(p) > maxPayload {
+		return fmt.Errorf("the node's state has %d instances in %d bytes: at most %d in %d can be told", len(m.Instances), len(p), maxElements, maxPayload)
 	}
 	return nil
 }
@@ -337,7 +352,7 @@ func (m *status) fits() error {
 // stateFor is the status for one head: ages as of now, and which load is its own.
 func (a *agentMachine) stateFor(h *agentHead) status {
 	m := *a.offers
-	m.Instances = append([]instance(nil), m.Instances...)
+	m.Instances = slices.Clone(m.Instances)
 	for i := range m.Instances {
 		x := &m.Instances[i]
 		x.Ours = 0

@@ -21,12 +21,9 @@ type agentAsked struct {
 
 // asked starts a call.
 func (a *agentMachine) asked(c *agentConn, m call) error {
-	body := m.Body
-	if m.Transfer != 0 {
-		var ok bool
-		if body, ok = c.wire.in.take(m.Transfer); !ok {
-			return fmt.Errorf("the body of call %d is to be in transfer %d, which is not whole", m.ID, m.Transfer)
-		}
+	parts, err := c.wire.in.take(m.Transfer)
+	if err != nil {
+		return fmt.Errorf("call %d: %w", m.ID, err)
 	}
 	open := 0
 	for _, x := range a.calls {
@@ -42,8 +39,8 @@ func (a *agentMachine) asked(c *agentConn, m call) error {
 	}
 	a.last++
 	a.calls[a.last] = &agentAsked{conn: c, id: m.ID, run: a.last}
-	a.act(agentAction{kind: agentCall, run: a.last, conn: c.id, call: fleet.Call{
-		Op: fleet.Op(m.Op), Method: m.Method, Path: m.Path, ContentType: m.ContentType, Body: body,
+	a.act(agentAction{kind: agentCall, run: a.last, conn: c.id, parts: parts, call: fleet.Call{
+		Op: fleet.Op(m.Op), Method: m.Method, Path: m.Path, ContentType: m.ContentType, Body: m.Body,
 		Model: m.Model, Unload: m.Unload, Patience: fleet.Patience{First: duration(m.First), Stall: duration(m.Stall)},
 	}})
 	return nil

@@ -34,9 +34,10 @@ func (a *agentMachine) pull(now time.Duration, conn uint64, b []byte, most int) 
 	return w.rest(b, began, a.now)
 }
 
-// tells reports whether the status is to be sent now.
-func (a *agentMachine) tells(c *agentConn) bool {
-	return c.stateDue && c.reconciled && a.offers != nil && a.now-c.toldAt >= statusGap
+// owesState reports whether the status is to be sent, at the earliest statusGap after
+// the one before.
+func (a *agentMachine) owesState(c *agentConn) bool {
+	return c.stateDue && c.reconciled && a.offers != nil
 }
 
 func (a *agentMachine) pullControl(b []byte, c *agentConn) []byte {
@@ -52,7 +53,7 @@ func (a *agentMachine) pullControl(b []byte, c *agentConn) []byte {
 		b = w.put(b, typeReconcileAck, *c.ack, a.now)
 		c.ack = nil
 	}
-	if a.tells(c) {
+	if a.owesState(c) && a.now-c.toldAt >= statusGap {
 		c.stateDue, c.toldAt = false, a.now
 		b = w.put(b, typeStatus, a.stateFor(c.head), a.now)
 	}

@@ -19,6 +19,7 @@ type agentSession struct {
 	unload  string
 	lane    bool // it has one
 	content *fleet.Assignment
+	parts   [][]byte // of its body, if that came as a transfer
 
 	granted  time.Duration // when the lease began
 	lease    time.Duration
@@ -158,15 +159,13 @@ func (a *agentMachine) lend(s *agentSession, ms, renew uint32) {
 
 // append sets what is to be answered.
 func (a *agentMachine) append(c *agentConn, m appendContent) error {
-	body := m.Body
-	if m.Transfer != 0 {
-		var ok bool
-		if body, ok = c.wire.in.take(m.Transfer); !ok {
-			return fmt.Errorf("the content of session %d is to be in transfer %d, which is not whole", m.Session, m.Transfer)
-		}
+	parts, err := c.wire.in.take(m.Transfer)
+	if err != nil {
+		return fmt.Errorf("session %d: %w", m.Session, err)
 	}
 	if s := a.fresh(c, m.key, m.Command); s != nil {
-		s.content = &fleet.Assignment{Path: m.Path, ContentType: m.ContentType, Body: body, Model: s.model, Unload: s.unload}
+		s.content = &fleet.Assignment{Path: m.Path, ContentType: m.ContentType, Body: m.Body, Model: s.model, Unload: s.unload}
+		s.parts = parts
 	}
 	return nil
 }
@@ -197,7 +196,7 @@ func (a *agentMachine) generate(c *agentConn, m generate) error {
 	a.runs[r.id] = r
 	x := *s.content
 	x.Patience = fleet.Patience{First: duration(m.First), Stall: duration(m.Stall)}
-	a.act(agentAction{kind: agentStart, run: r.id, assignment: x})
+	a.act(agentAction{kind: agentStart, run: r.id, assignment: x, parts: s.parts})
 	a.changed(s.head)
 	return nil
 }

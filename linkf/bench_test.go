@@ -1,8 +1,14 @@
+//go:build unix
+
 package linkf
 
 import (
 	"context"
+	"encoding/binary"
+	"slices"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/slotfleet/slotfleet/fleet"
 )
@@ -53,33 +59,173 @@ func BenchmarkEvents(b *testing.B) {
 	}
 }
 
-// BenchmarkShortGeneration is the time of a whole generation that says nothing, over
-// loopback TCP: the first event comes before.
-func BenchmarkShortGeneration(b *testing.B) {
-	s := newServer()
-	h, err := NewHead(HeadOptions{Identity: "edge"})
+// speaker is a model server whose generations say what they are told to.
+type speaker struct {
+	fleet.Link
+	say func(ctx context.Context, take func(fleet.Event) error) error
+}
+
+func (s *speaker) Run(ctx context.Context, _ fleet.Assignment, take func(fleet.Event) error) error {
+	return s.say(ctx, take)
+}
+
+// linked returns a head's link to a node on the loopback that has this server.
+func linked(b *testing.B, s fleet.Link) *Link {
+	b.Helper()
+	h, err := NewHead(HeadOptions{Identity: "edge", Tokens: ring(token(b, tokenA))})
+	if err != nil {
+		b.Fatal(err)
+	}
+	n, err := NewNode(NodeOptions{Identity: "box-a", Upstream: s, Tokens: []Token{token(b, tokenA)}})
 	if err != nil {
 		b.Fatal(err)
 	}
 	ln := listen(b)
-	n, err := NewNode(NodeOptions{Identity: "box-a", Upstream: s})
-	if err != nil {
-		b.Fatal(err)
-	}
 	served := make(chan error, 1)
 	go func() { served <- n.Serve(ln) }()
 	l := h.Dial("box-a", ln.Addr().String())
+	b.Cleanup(func() {
+		_ = l.Close("over")
+		_ = ln.Close()
+		_ = n.Close()
+		<-served
+	})
 	if _, err := l.Call(context.Background(), fleet.Call{Op: fleet.OpProbe}); err != nil {
 		b.Fatal(err)
 	}
-	close(s.say)
+	return l
+}
+
+// BenchmarkShortGeneration is the time of a whole generation that says nothing, over
+// loopback TCP: the first event comes before.
+func BenchmarkShortGeneration(b *testing.B) {
+	l := linked(b, &speaker{newServer(), func(context.Context, func(fleet.Event) error) error { return nil }})
 	for b.Loop() {
 		if err := l.Run(context.Background(), fleet.Assignment{Model: "m", Path: "/x"}, func(fleet.Event) error { return nil }); err != nil {
 			b.Fatal(err)
 		}
 	}
-	_ = l.Close("over")
-	_ = ln.Close()
-	_ = n.Close()
-	<-served
+}
+
+// BenchmarkEventsOverTCP is what an event costs in CPU from the model server's word to the
+// caller's hand, at both ends of a loopback connection. The server says them as fast as
+// they are taken, or, so that each goes alone, when the one before was taken. With -cpu 1
+// both ends share a core.
+func BenchmarkEventsOverTCP(b *testing.B) {
+	for name, room := range map[string]int{"many_under_way": 1 << 20, "one_by_one": 1} {
+		b.Run(name, func(b *testing.B) {
+			taken := make(chan struct{}, room)
+			l := linked(b, &speaker{newServer(), func(_ context.Context, take func(fleet.Event) error) error {
+				for range b.N {
+					if err := take(fleet.Event{Kind: fleet.EventData, Data: chunkOfToken}); err != nil {
+						return err
+					}
+					if room == 1 {
+						<-taken
+					}
+				}
+				return nil
+			}})
+			b.ReportAllocs()
+			b.ResetTimer()
+			n, before := 0, cpu(b)
+			err := l.Run(context.Background(), fleet.Assignment{Model: "m", Path: "/x"}, func(fleet.Event) error {
+				n++
+				if room == 1 {
+					taken <- struct{}{}
+				}
+				return nil
+			})
+			b.StopTimer()
+			if err != nil || n != b.N {
+				b.Fatalf("got %d of %d events, %v", n, b.N, err)
+			}
+			b.ReportMetric(float64(b.N)/(cpu(b)-before).Seconds(), "events/cpu-s")
+		})
+	}
+}
+
+// cpu is what this process took so far.
+func cpu(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkTokensBesideABody is how long events of one stream are under way, one each
+// millisecond, while bodies of 64 MiB cross the same link: none, to the node, back to
+// the head.
+func BenchmarkTokensBesideABody(b *testing.B) {
+	large := make([]byte, 64<<20)
+	for _, way := range []string{"alone", "to_node", "to_head"} {
+		b.Run(way, func(b *testing.B) {
+			s := &speaker{&answering{server: newServer(), large: large}, func(ctx context.Context, take func(fleet.Event) error) error {
+				tick := time.NewTicker(time.Millisecond)
+				defer tick.Stop()
+				for {
+					select {
+					case <-tick.C:
+					case <-ctx.Done():
+						return context.Cause(ctx)
+					}
+					said := binary.LittleEndian.AppendUint64(nil, uint64(clockNow()))
+					if err := take(fleet.Event{Kind: fleet.EventData, Data: said}); err != nil {
+						return err
+					}
+				}
+			}}
+			l := linked(b, s)
+			ctx, cancel := context.WithCancel(context.Background())
+			var late []time.Duration
+			ended := make(chan error)
+			go func() {
+				ended <- l.Run(ctx, fleet.Assignment{Model: "m", Path: "/x"}, func(e fleet.Event) error {
+					late = append(late, clockNow()-time.Duration(binary.LittleEndian.Uint64(e.Data)))
+					return nil
+				})
+			}()
+			began := time.Now()
+			for b.Loop() {
+				c := fleet.Call{Op: fleet.OpAsk, Path: "/" + way}
+				switch way {
+				case "alone":
+					time.Sleep(100 * time.Millisecond)
+				case "to_node":
+					c.Body = large
+				}
+				if r, err := l.Call(ctx, c); err != nil || way == "to_head" && len(r.Body) != len(large) {
+					b.Fatalf("got %d bytes, %v", len(r.Body), err)
+				}
+			}
+			if way != "alone" {
+				b.ReportMetric(float64(b.N*len(large)>>20)/time.Since(began).Seconds(), "MiB/s")
+			}
+			cancel()
+			<-ended
+			slices.Sort(late)
+			for name, share := range map[string]float64{"p50": 0.5, "p99": 0.99, "max": 1} {
+				b.ReportMetric(float64(late[int(share*float64(len(late)-1))])/1e6, "ms-"+name)
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// answering answers calls with nothing, or something large.
+type answering struct {
+	*server
+	large []byte
+}
+
+func (a *answering) Call(ctx context.Context, c fleet.Call) (fleet.Reply, error) {
+	switch c.Path {
+	case "/to_head":
+		return fleet.Reply{Status: 200, Body: a.large}, nil
+	case "":
+		return a.server.Call(ctx, c)
+	}
+	return fleet.Reply{Status: 200}, nil
 }

@@ -55,6 +55,9 @@ func (d *decoder) feed(p []byte) {
 		n := copy(d.buf, d.buf[d.off:])
 		d.buf, d.off = d.buf[:n], 0
 	}
+	if len(d.buf) == 0 {
+		d.buf = fitted(d.buf, len(p))
+	}
 	d.buf = append(d.buf, p...)
 }
 

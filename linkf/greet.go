@@ -1,9 +1,11 @@
 package linkf
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
+	"unicode/utf8"
 )
 
 // The bounds of what says who a side is.
@@ -25,13 +27,25 @@ type who struct {
 }
 
 func whoIs(instance []byte, identity string) (who, error) {
-	switch {
-	case len(instance) != instanceLen:
+	if len(instance) != instanceLen {
 		return who{}, fmt.Errorf("the peer's instance has %d bytes, not %d", len(instance), instanceLen)
-	case identity == "" || len(identity) > maxIdentity:
-		return who{}, fmt.Errorf("the peer's identity has %d bytes: 1 to %d are allowed", len(identity), maxIdentity)
 	}
-	return who{[instanceLen]byte(instance), identity}, nil
+	return who{[instanceLen]byte(instance), identity}, checkIdentity("peer", identity)
+}
+
+// checkIdentity refuses what cannot be told as the identity of a side.
+func checkIdentity(side, identity string) error {
+	if identity == "" || len(identity) > maxIdentity || !utf8.ValidString(identity) {
+		return fmt.Errorf("the %s's identity has %d bytes: 1 to %d of UTF-8 are allowed", side, len(identity), maxIdentity)
+	}
+	return nil
+}
+
+// newWho is this run of a side.
+func newWho(side, identity string) (w who, err error) {
+	w.identity = identity
+	_, _ = rand.Read(w.instance[:]) // never fails
+	return w, checkIdentity(side, identity)
 }
 
 // greeting is the head's first exchange on a connection, before it is known which

@@ -3,6 +3,7 @@ package linkf
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -30,6 +31,7 @@ type headAction struct {
 	err        error // of headEnded, headReply and headClose
 	call       uint64
 	reply      fleet.Reply
+	parts      [][]byte // of the reply's body, if that came as a transfer
 	status     *status
 }
 
@@ -132,7 +134,7 @@ func (h *headMachine) lost(now time.Duration, err error) {
 		}
 	}
 	for _, c := range h.calls {
-		h.answer(c, fleet.Reply{}, err)
+		h.answer(c, headAction{err: err})
 	}
 }
 
@@ -247,7 +249,7 @@ func (h *headMachine) changed() {
 // their clients left: their lanes are not free.
 func (h *headMachine) offered() *status {
 	s := *h.status
-	s.Instances = append([]instance(nil), s.Instances...)
+	s.Instances = slices.Clone(s.Instances)
 	for i := range s.Instances {
 		for _, x := range h.sessions {
 			if x.leaving && x.model == s.Instances[i].Model {

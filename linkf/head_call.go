@@ -3,6 +3,7 @@ package linkf
 import (
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"github.com/slotfleet/slotfleet/fleet"
 )
@@ -22,13 +23,11 @@ type headCall struct {
 // ask has the node do something short. The answer is an action of the same number.
 func (h *headMachine) call(now time.Duration, c fleet.Call) (id uint64, err error) {
 	h.advance(now)
-	switch {
-	case len(h.calls) >= maxCalls:
-		return 0, &fleet.RequestError{Reason: fleet.ReasonDeclined, Again: true, Err: fmt.Errorf("node %s has %d calls open", h.node, maxCalls)}
-	case len(c.Path)+len(c.ContentType)+len(c.Model)+len(c.Unload)+len(c.Method) > maxText:
-		return 0, fmt.Errorf("a path, content type and model of more than %d bytes", maxText)
-	case len(c.Body) > maxTransfer:
-		return 0, &fleet.RequestError{Reason: fleet.ReasonDeclined, Again: true, Err: fmt.Errorf("a body of %d bytes: a link carries at most %d", len(c.Body), maxTransfer)}
+	if len(h.calls) >= maxCalls {
+		return 0, h.declined("has %d calls open", maxCalls)
+	}
+	if err := h.carries(c.Body, c.Path, c.ContentType, c.Model, c.Unload, c.Method); err != nil {
+		return 0, err
 	}
 	h.lastCall++
 	x := &headCall{id: h.lastCall, c: c}
@@ -92,7 +91,7 @@ func (h *headMachine) pullCall(b []byte, x *headCall) []byte {
 // callBody goes on with a call whose body is with the node, or was refused.
 func (h *headMachine) callBody(x *headCall, aborted string) {
 	if aborted != "" {
-		h.answer(x, fleet.Reply{}, h.refusedBody(aborted))
+		h.answer(x, headAction{err: h.refusedBody(aborted)})
 		return
 	}
 	x.whole = true
@@ -100,35 +99,49 @@ func (h *headMachine) callBody(x *headCall, aborted string) {
 }
 
 func (h *headMachine) refusedBody(why string) error {
-	return &fleet.RequestError{
-		Reason: fleet.ReasonDeclined, Again: true,
-		Err: fmt.Errorf("node %s does not take the body: %s", h.node, clip(why, maxText)),
+	return h.declined("does not take the body: %s", clip(why, maxText))
+}
+
+// declined is what this node cannot do, and another one may.
+func (h *headMachine) declined(format string, a ...any) error {
+	return &fleet.RequestError{Reason: fleet.ReasonDeclined, Again: true, Err: fmt.Errorf("node %s %w", h.node, fmt.Errorf(format, a...))}
+}
+
+// carries reports whether messages can carry the body and texts. A node would end the
+// link for all over one text that it cannot read.
+func (h *headMachine) carries(body []byte, texts ...string) error {
+	if len(body) > maxTransfer {
+		return h.declined("is behind a link, which carries a body of at most %d bytes, not %d", maxTransfer, len(body))
 	}
+	n := 0
+	for _, s := range texts {
+		if n += len(s); n > maxText || !utf8.ValidString(s) {
+			return h.declined("is behind a link, which carries a path, content type and model of %d bytes of UTF-8 in all", maxText)
+		}
+	}
+	return nil
 }
 
 // replied is the answer to a call, or to one that nobody waits for any more.
 func (h *headMachine) replied(m reply) error {
-	r := fleet.Reply{Status: m.Status, ContentType: m.ContentType, Body: m.Body}
-	if m.Transfer != 0 {
-		body, ok := h.wire.in.take(m.Transfer)
-		if !ok {
-			return fmt.Errorf("the reply to call %d is to be in transfer %d, which is not whole", m.ID, m.Transfer)
-		}
-		r.Body = body
+	parts, err := h.wire.in.take(m.Transfer)
+	if err != nil {
+		return fmt.Errorf("reply to call %d: %w", m.ID, err)
 	}
 	x := h.calls[m.ID]
 	if x == nil {
 		return nil
 	}
+	a := headAction{reply: fleet.Reply{Status: m.Status, ContentType: m.ContentType, Body: m.Body}, parts: parts}
 	if m.Outcome != nil {
-		h.answer(x, fleet.Reply{}, m.Outcome.err(h.node))
-		return nil
+		a = headAction{err: m.Outcome.err(h.node)}
 	}
-	h.answer(x, r, nil)
+	h.answer(x, a)
 	return nil
 }
 
-func (h *headMachine) answer(x *headCall, r fleet.Reply, err error) {
+// answer ends a call with the reply or error of an action.
+func (h *headMachine) answer(x *headCall, a headAction) {
 	if h.calls[x.id] != x {
 		return
 	}
@@ -137,5 +150,6 @@ func (h *headMachine) answer(x *headCall, r fleet.Reply, err error) {
 		h.wire.abandon(x.body)
 	}
 	x.gone, x.sent = true, false
-	h.act(headAction{kind: headReply, call: x.id, reply: r, err: err})
+	a.kind, a.call = headReply, x.id
+	h.act(a)
 }

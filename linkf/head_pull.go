@@ -68,6 +68,7 @@ func (h *headMachine) pullSession(b []byte, s *headSession) []byte {
 		b = w.put(b, typeGrant, grant{k, millis(lease), millis(renewFrom)}, h.now)
 	}
 	if s.ackDue {
+		s.acked = s.paid
 		b = w.put(b, typeAck, ack{k, s.generation, s.taken}, h.now)
 	}
 	if s.creditDue {

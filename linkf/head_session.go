@@ -27,6 +27,7 @@ type headSession struct {
 	cost       uint64 // of all that came
 	taken      uint64 // the first event that the caller has not taken
 	paid       uint64 // cost of those taken
+	acked      uint64 // cost of those that the node was told of
 	prices     []uint64
 	limit      uint64 // credit that the node was given
 	parts      int    // bytes of an event whose rest is to come
@@ -77,11 +78,11 @@ func (h *headMachine) open(now time.Duration, a fleet.Assignment) (session uint6
 // of an older one.
 func (h *headMachine) assign(id uint64, model, unload string) error {
 	old := h.sessions[id]
-	switch {
-	case old == nil && len(h.sessions) >= maxSessions:
-		return &fleet.RequestError{Reason: fleet.ReasonDeclined, Again: true, Err: fmt.Errorf("node %s has %d sessions of this head already", h.node, maxSessions)}
-	case len(model) > maxText || len(unload) > maxText:
-		return fmt.Errorf("a model's name of more than %d bytes", maxText)
+	if old == nil && len(h.sessions) >= maxSessions {
+		return h.declined("has %d sessions of this head already", maxSessions)
+	}
+	if err := h.carries(nil, model, unload); err != nil {
+		return err
 	}
 	if old != nil {
 		h.forget(old)
@@ -103,13 +104,11 @@ func (h *headMachine) begin(s *headSession, a fleet.Assignment) {
 
 func (h *headMachine) append(id uint64, a fleet.Assignment) error {
 	s := h.sessions[id]
-	switch {
-	case s == nil:
+	if s == nil {
 		return errUnknownSession
-	case len(a.Path)+len(a.ContentType) > maxText:
-		return fmt.Errorf("a path and content type of more than %d bytes", maxText)
-	case len(a.Body) > maxTransfer:
-		return &fleet.RequestError{Reason: fleet.ReasonDeclined, Again: true, Err: fmt.Errorf("a body of %d bytes: a link carries at most %d", len(a.Body), maxTransfer)}
+	}
+	if err := h.carries(a.Body, a.Path, a.ContentType); err != nil {
+		return err
 	}
 	h.command(s, headCommand{typ: typeAppend, a: a})
 	return nil
@@ -125,7 +124,7 @@ func (h *headMachine) generate(id uint64, p fleet.Patience) error {
 		return fmt.Errorf("session %d: a generation runs already", id)
 	}
 	s.generation++
-	s.running, s.next, s.taken, s.cost, s.paid, s.prices, s.parts = true, 0, 0, 0, 0, nil, 0
+	s.running, s.next, s.taken, s.cost, s.paid, s.acked, s.prices, s.parts = true, 0, 0, 0, 0, 0, nil, 0
 	s.limit = creditRoom
 	h.command(s, headCommand{typ: typeGenerate, a: fleet.Assignment{Patience: p}, generation: s.generation})
 	return nil
@@ -249,10 +248,13 @@ func (h *headMachine) took(now time.Duration, id, generation, seq uint64) {
 	}
 	s.prices = s.prices[n:]
 	s.taken = seq + 1
-	s.ackDue = true
-	// Not for every event: a quarter of the room is soon enough.
+	// Not for every event: reconcile tells what was taken, too, and so little cannot fill
+	// the node's buffer, whatever number of sessions it is for.
+	s.ackDue = s.ackDue || s.paid-s.acked >= retryTotal/maxSessions
 	s.creditDue = s.creditDue || s.paid+creditRoom >= s.limit+creditRoom/4
-	h.mark(s)
+	if s.ackDue || s.creditDue {
+		h.mark(s)
+	}
 }
 
 // events takes events of a generation, each once and in order.
@@ -355,7 +357,7 @@ func (h *headMachine) gone(m gone) error {
 		return nil
 	}
 	if m.Reason == goneDeclined {
-		h.end(s, &fleet.RequestError{Reason: fleet.ReasonDeclined, Again: true, Err: fmt.Errorf("node %s: %w", h.node, why)})
+		h.end(s, h.declined("declined: %w", why))
 		return nil
 	}
 	h.end(s, lost(h.node, fleet.CauseClosed, fmt.Errorf("it does not hold the session any more: %w", why)))

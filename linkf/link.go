@@ -40,7 +40,6 @@ type headConn struct {
 	c    net.Conn
 	kick chan struct{}
 	over error
-	done chan struct{}
 }
 
 // headRun is who waits for the events of a session.
@@ -184,6 +183,7 @@ func (l *Link) Call(ctx context.Context, c fleet.Call) (fleet.Reply, error) {
 	l.mu.Unlock()
 	select {
 	case x := <-answer:
+		x.reply.Body = joined(x.reply.Body, x.parts)
 		return x.reply, x.err
 	case <-ctx.Done():
 		l.mu.Lock()
@@ -241,6 +241,13 @@ func (l *Link) Close(reason string) error {
 // stir does what the machine wants done, and has the connection look at it. Called
 // under the mutex after everything that the machine was told.
 func (l *Link) stir() {
+	l.act()
+	if l.conn != nil {
+		wakeUp(l.conn.kick)
+	}
+}
+
+func (l *Link) act() {
 	for _, x := range l.m.actions() {
 		switch x.kind {
 		case headEvent, headEnded:
@@ -260,9 +267,6 @@ func (l *Link) stir() {
 				l.conn.over = x.err
 			}
 		}
-	}
-	if l.conn != nil {
-		wakeUp(l.conn.kick)
 	}
 }
 
@@ -285,7 +289,7 @@ func (l *Link) attach(c net.Conn, s *secure, g *greeting) error {
 	if old != nil {
 		_ = old.c.Close()
 	}
-	x := &headConn{link: l, c: c, kick: make(chan struct{}, 1), done: make(chan struct{})}
+	x := &headConn{link: l, c: c, kick: make(chan struct{}, 1)}
 	l.conn = x
 	l.m.up(clockNow(), g)
 	l.stir()
@@ -298,7 +302,6 @@ func (l *Link) serve(x *headConn, s *secure) {
 	err := pump(x.c, s, x, x.kick)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	close(x.done)
 	if l.conn != x {
 		return
 	}
@@ -359,7 +362,7 @@ func (x *headConn) pull(b []byte) ([]byte, time.Duration, error) {
 	now := clockNow()
 	l.m.tick(now)
 	b = l.m.pull(now, b, chunkLen)
-	l.stir()
+	l.act()
 	at, _ := l.m.wake()
 	return b, max(time.Millisecond, at-now), x.over
 }

@@ -3,6 +3,7 @@ package linkf
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -306,6 +307,38 @@ func TestNodeThatDoesNotKnowItsServerYetIsNotReady(t *testing.T) {
 	}
 }
 
+func TestNodeThatDoesNotKnowItsServerYetHasNothingToTell(t *testing.T) {
+	w := connected(t)
+	w.agent.offers = nil
+	w.agent.conns[w.conn].stateDue = true
+	w.now += time.Second
+	if at, ok := w.agent.wake(); !ok || at <= w.nodeTime() {
+		t.Errorf("got something due %v from now, want nothing before a heartbeat", at-w.nodeTime())
+	}
+}
+
+// What can be told at first can be told later, when ages are longer.
+func TestStateThatIsTakenCanAlwaysBeTold(t *testing.T) {
+	w := connected(t)
+	taken := 0
+	for length := 70; length < 110; length++ {
+		var s fleet.NodeState
+		for i := range 2500 {
+			name := fmt.Sprintf("%0*d", length, i)
+			s.Instances = append(s.Instances, fleet.Instance{Model: name, State: fleet.StateReady, Load: fleet.Load{At: time.Unix(1000, 0)}})
+		}
+		if w.agent.offer(w.nodeTime(), s, time.Unix(1000, 0)) == nil {
+			taken++
+		}
+		w.now += 1000 * time.Hour
+		w.agent.conns[w.conn].wire.lastIn = w.agent.now + 1000*time.Hour
+		w.agent.pull(w.nodeTime(), w.conn, nil, chunkLen) // panics if it does not fit
+	}
+	if taken == 0 || taken == 40 {
+		t.Errorf("%d of 40 states were taken: the test shows nothing", taken)
+	}
+}
+
 func TestParkedSessionGivesItsLaneBackAndGoesOnLater(t *testing.T) {
 	w := connected(t)
 	id, run := opened(t, w)
@@ -398,7 +431,7 @@ func TestLargeBodyArrivesWholeAndLetsEventsPass(t *testing.T) {
 	w.say(run, 12)
 	w.run(t)
 	s := w.session(id)
-	if s == nil || s.content == nil || !bytes.Equal(s.content.Body, body) {
+	if s == nil || s.content == nil || !bytes.Equal(joined(s.content.Body, s.parts), body) {
 		t.Fatal("the body did not arrive whole")
 	}
 	if got := w.agent.conns[w.conn].wire.in.held; got != 0 {

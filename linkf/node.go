@@ -3,7 +3,6 @@ package linkf
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -59,6 +58,7 @@ type nodeConn struct {
 	node    *Node
 	id      uint64
 	kick    chan struct{}
+	known   func() // called when greeted
 	greeted bool
 	over    error
 	done    chan struct{}
@@ -72,15 +72,16 @@ type nodeRun struct {
 
 // NewNode returns a node and has it watch its model server.
 func NewNode(o NodeOptions) (*Node, error) {
-	if o.Identity == "" || len(o.Identity) > maxIdentity {
-		return nil, fmt.Errorf("the node's identity has %d bytes: 1 to %d are allowed", len(o.Identity), maxIdentity)
+	me, err := newWho("node", o.Identity)
+	if err != nil {
+		return nil, err
 	}
 	if len(o.Tokens) == 0 {
 		o.Tokens = []Token{{}}
 	}
 	n := &Node{
 		o: o, log: o.Logger,
-		m:     newAgent(who{newInstance(), o.Identity}, o.Lanes),
+		m:     newAgent(me, o.Lanes),
 		conns: make(map[uint64]*nodeConn), runs: make(map[uint64]*nodeRun), calls: make(map[uint64]context.CancelFunc),
 	}
 	if n.log == nil {
@@ -202,6 +203,7 @@ func (n *Node) act() {
 		case agentGreeted:
 			if c := n.conns[x.conn]; c != nil {
 				c.greeted = true
+				c.known()
 			}
 			n.log.Info("linked to a head", "head", x.identity)
 		}
@@ -214,6 +216,7 @@ func (n *Node) start(x agentAction) {
 	r := &nodeRun{cancel: cancel, room: make(chan struct{}, 1)}
 	n.runs[x.run] = r
 	n.working.Go(func() {
+		x.assignment.Body = joined(x.assignment.Body, x.parts)
 		err := n.o.Upstream.Run(ctx, x.assignment, func(e fleet.Event) error { return n.emit(ctx, x.run, r, e) })
 		cancel(nil)
 		n.mu.Lock()
@@ -259,6 +262,7 @@ func (n *Node) call(x agentAction) {
 	n.calls[x.run] = cancel
 	n.working.Go(func() {
 		defer cancel()
+		x.call.Body = joined(x.call.Body, x.parts)
 		r, err := n.o.Upstream.Call(ctx, x.call)
 		n.mu.Lock()
 		defer n.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
+	"sync"
 	"time"
 )
 
@@ -68,13 +69,12 @@ func (n *Node) dial(ctx context.Context, address string, t Token) (greeted bool,
 	return n.serve(c, keys, func() {})
 }
 
-// serve speaks with a head until the connection ends. shaken is called when the
-// handshake is over.
-func (n *Node) serve(c net.Conn, keys *Keyring, shaken func()) (greeted bool, err error) {
+// serve speaks with a head until the connection ends. known is called, under the mutex,
+// when the head said who it is.
+func (n *Node) serve(c net.Conn, keys *Keyring, known func()) (greeted bool, err error) {
 	defer func() { _ = c.Close() }()
 	noDelay(c)
 	_, s, rest, err := secured(c, RoleNode, keys)
-	shaken()
 	if err != nil {
 		return false, err
 	}
@@ -85,7 +85,7 @@ func (n *Node) serve(c net.Conn, keys *Keyring, shaken func()) (greeted bool, er
 	if err != nil {
 		return false, err
 	}
-	x := n.add()
+	x := n.add(known)
 	if x == nil {
 		return false, errors.New("the node is stopping")
 	}
@@ -102,14 +102,14 @@ func (n *Node) serve(c net.Conn, keys *Keyring, shaken func()) (greeted bool, er
 	return x.greeted, err
 }
 
-func (n *Node) add() *nodeConn {
+func (n *Node) add(known func()) *nodeConn {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
 		return nil
 	}
 	n.last++
-	x := &nodeConn{node: n, id: n.last, kick: make(chan struct{}, 1), done: make(chan struct{})}
+	x := &nodeConn{node: n, id: n.last, known: known, kick: make(chan struct{}, 1), done: make(chan struct{})}
 	n.conns[x.id] = x
 	n.m.up(clockNow(), x.id)
 	return x
@@ -151,8 +151,10 @@ func (n *Node) accept(c net.Conn, keys *Keyring) {
 		_ = c.Close()
 		return
 	}
+	known := sync.OnceFunc(func() { n.doors.leave(address) })
+	defer known()
 	defer context.AfterFunc(n.life, func() { _ = c.Close() })()
-	if _, err := n.serve(c, keys, func() { n.doors.leave(address) }); err != nil && n.life.Err() == nil {
+	if _, err := n.serve(c, keys, known); err != nil && n.life.Err() == nil {
 		n.log.Warn("link of a head ended", "address", address, "error", err)
 	}
 }

@@ -10,9 +10,6 @@ import (
 )
 
 const (
-	// greetLimit bounds the time until a peer has shown who it is.
-	greetLimit = 5 * time.Second
-
 	// writeLimit bounds one write: as long as silence of an idle peer is borne.
 	writeLimit = heartbeats * heartbeatIdle
 
@@ -23,12 +20,6 @@ const (
 var began = time.Now()
 
 func clockNow() time.Duration { return time.Since(began) }
-
-// newInstance says which run of a head or node this is.
-func newInstance() (i [instanceLen]byte) {
-	_, _ = rand.Read(i[:]) // never fails
-	return i
-}
 
 // end is a machine's end of one connection.
 type end interface {
@@ -59,8 +50,15 @@ func pump(c net.Conn, s *secure, e end, kick chan struct{}) error {
 	return reading
 }
 
+// The bytes that are read at once: the least, so that a thousand idle links cost little,
+// and the most, for bodies.
+const (
+	readLeast = 4 << 10
+	readMost  = 64 << 10
+)
+
 func read(c net.Conn, s *secure, e end) error {
-	buf := make([]byte, 64<<10)
+	buf := make([]byte, readLeast)
 	for {
 		n, err := c.Read(buf)
 		if n > 0 {
@@ -75,7 +73,22 @@ func read(c net.Conn, s *secure, e end) error {
 		if err != nil {
 			return err
 		}
+		switch {
+		case n == len(buf) && n < readMost:
+			buf = make([]byte, 2*n)
+		case n < len(buf)/16 && len(buf) > readLeast:
+			buf = make([]byte, readLeast)
+		}
 	}
+}
+
+// fitted is b without its content, or nothing if it is far larger than what it is to
+// hold now: what an idle link keeps is not what its largest body took.
+func fitted(b []byte, need int) []byte {
+	if cap(b) > readLeast && need < cap(b)/16 {
+		return nil
+	}
+	return b[:0]
 }
 
 // send writes what the machine wants sent until that is done with the connection. It
@@ -102,6 +115,7 @@ func send(c net.Conn, s *secure, e end, kick, broken chan struct{}) error {
 			select {
 			case <-kick:
 			case <-timer.C:
+				plain, sealed = fitted(plain, 0), fitted(sealed, 0)
 			case <-broken:
 			}
 		}

@@ -74,8 +74,11 @@ func (s *secure) record(b, plain []byte) ([]byte, error) {
 // open returns what the bytes hold in plain, valid until the next call. An error is
 // final.
 func (s *secure) open(data []byte) ([]byte, error) {
+	if len(s.buf) == 0 {
+		s.buf = fitted(s.buf, len(data))
+	}
 	s.buf = append(s.buf, data...)
-	s.plain = s.plain[:0]
+	s.plain = fitted(s.plain, len(s.buf))
 	b := s.buf
 	for len(b) >= 2 {
 		n := int(binary.BigEndian.Uint16(b))

@@ -15,6 +15,10 @@ const (
 	lease     = 30 * time.Second
 	renewFrom = 10 * time.Second
 
+	// greetLimit bounds the time until a peer has shown who it is, and at a node anew
+	// from the end of the handshake to hello.
+	greetLimit = 5 * time.Second
+
 	// statusGap is the least time between two states of a node that follow each other.
 	statusGap = 20 * time.Millisecond
 )

@@ -1,6 +1,7 @@
 package linkf
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 )
@@ -58,13 +59,14 @@ func (o *outbox) drop(t *outgoing) {
 // incoming is a body on its way here.
 type incoming struct {
 	size  int
-	data  []byte
+	parts [][]byte
+	got   int // bytes
 	whole bool
-	acked int
 }
 
 // inbox is what the peer transfers. Memory is taken as bytes come, not as they are
-// announced.
+// announced, and nothing that came is copied: who needs the body joins its parts when
+// nobody waits for him.
 type inbox struct {
 	open map[uint64]*incoming
 	held int
@@ -92,13 +94,14 @@ func (in *inbox) chunk(m transfer) (t *incoming, err error) {
 	switch {
 	case t == nil:
 		return nil, nil // given up already
-	case t.whole, m.Offset != uint64(len(t.data)), len(m.Data) > chunkLen, len(t.data)+len(m.Data) > t.size:
+	case t.whole, m.Offset != uint64(t.got), len(m.Data) != min(chunkLen, t.size-t.got):
 		return nil, fmt.Errorf("transfer %d: a chunk of %d bytes at %d does not follow what came", m.ID, len(m.Data), m.Offset)
 	case in.held+len(m.Data) > maxTransfer:
 		in.drop(m.ID)
 		return nil, errTransferRefused
 	}
-	t.data = append(t.data, m.Data...)
+	t.parts = append(t.parts, m.Data)
+	t.got += len(m.Data)
 	in.held += len(m.Data)
 	return t, nil
 }
@@ -108,8 +111,8 @@ func (in *inbox) end(m transfer) error {
 	if t == nil {
 		return nil
 	}
-	if t.whole || len(t.data) != t.size {
-		return fmt.Errorf("transfer %d ends after %d of %d bytes", m.ID, len(t.data), t.size)
+	if t.whole || t.got != t.size {
+		return fmt.Errorf("transfer %d ends after %d of %d bytes", m.ID, t.got, t.size)
 	}
 	t.whole = true
 	return nil
@@ -117,17 +120,29 @@ func (in *inbox) end(m transfer) error {
 
 func (in *inbox) drop(id uint64) {
 	if t := in.open[id]; t != nil {
-		in.held -= len(t.data)
+		in.held -= t.got
 		delete(in.open, id)
 	}
 }
 
-// take returns a whole body, and forgets it.
-func (in *inbox) take(id uint64) ([]byte, bool) {
+// take returns the parts of the body that a message says came as this transfer, and
+// forgets it; 0: it is in the message itself.
+func (in *inbox) take(id uint64) ([][]byte, error) {
+	if id == 0 {
+		return nil, nil
+	}
 	t := in.open[id]
 	if t == nil || !t.whole {
-		return nil, false
+		return nil, fmt.Errorf("its body is to be in transfer %d, which is not whole", id)
 	}
 	in.drop(id)
-	return t.data, true
+	return t.parts, nil
+}
+
+// joined is a body that came inside a message, or in parts.
+func joined(body []byte, parts [][]byte) []byte {
+	if len(parts) == 0 {
+		return body
+	}
+	return bytes.Join(parts, nil)
 }

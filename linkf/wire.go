@@ -36,8 +36,12 @@ func (w *wire) fail(reason string) {
 
 // read hands each new frame of the bytes to f. A repeated one is left out; one that
 // is missing is an error, as is every error of f: the connection is not to be trusted
-// any more.
+// any more. What comes behind the end is not kept: the peer may go on while the close
+// waits to be written.
 func (w *wire) read(data []byte, now time.Duration, f func(frame) error) error {
+	if w.closed || w.bye != "" {
+		return nil
+	}
 	w.dec.feed(data)
 	for !w.closed && w.bye == "" {
 		fr, ok, err := w.dec.next()
@@ -127,14 +131,13 @@ func (w *wire) refuse(id uint64, err error) error {
 }
 
 func (w *wire) acknowledge(id uint64, in *incoming) {
-	in.acked = len(in.data)
 	for i := range w.acks {
 		if w.acks[i].ID == id {
-			w.acks[i].Offset = uint64(in.acked)
+			w.acks[i].Offset = uint64(in.got)
 			return
 		}
 	}
-	w.acks = append(w.acks, transfer{ID: id, Offset: uint64(in.acked)})
+	w.acks = append(w.acks, transfer{ID: id, Offset: uint64(in.got)})
 }
 
 // abandon gives up an outgoing transfer that nobody needs any more.
