@@ -52,6 +52,7 @@ func (a *agentMachine) pullControl(b []byte, c *agentConn) []byte {
 		b = w.put(b, typeReconcileAck, *c.ack, a.now)
 		c.ack = nil
 	}
+	b = a.pullSlots(b, c)
 	if a.tells(c) {
 		c.stateDue, c.toldAt = false, a.now
 		b = w.put(b, typeStatus, a.stateFor(c.head), a.now)

@@ -17,6 +17,7 @@ const (
 	headEnded                     // a generation ended, or its session was lost
 	headReply                     // a call was answered, or failed
 	headState                     // what the node offers changed
+	headLog                       // what its log shows changed
 	headClose                     // the connection is over: send what is left, close it
 )
 
@@ -58,6 +59,7 @@ type headMachine struct {
 	lastCall uint64
 
 	status *status
+	log    *shown // nil: it reads none, as far as is known
 	acts   []headAction
 }
 
@@ -94,6 +96,9 @@ func (h *headMachine) up(now time.Duration, g *greeting) {
 	}
 	for _, c := range h.calls {
 		c.sent, c.body = false, nil
+	}
+	if h.log != nil {
+		h.log.current = false
 	}
 	// What came right behind the answer.
 	h.receive(now, nil)
@@ -215,6 +220,8 @@ func (h *headMachine) frame(f frame) error {
 		return handle(f, h.gone)
 	case typeStatus:
 		return handle(f, h.says)
+	case typeSlots:
+		return handle(f, h.shows)
 	case typeReply:
 		return handle(f, h.replied)
 	}
@@ -233,6 +240,7 @@ func handle[T any](f frame, do func(T) error) error {
 func (h *headMachine) says(m status) error {
 	h.status = &m
 	h.changed()
+	h.toldAll()
 	return nil
 }
 
