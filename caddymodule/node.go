@@ -181,6 +181,9 @@ func (a *FleetApp) provisionNodes(ctx caddy.Context) ([]fleet.NodeSpec, error) {
 		if err != nil {
 			return nil, fmt.Errorf("node %s: %w", n.Name, err)
 		}
+		if _, taken := logs.log(n.Name); taken && isLinkf(spec.Address) {
+			return nil, fmt.Errorf("node %s: a source of the slotlog app has the name under which the node's own slots are shown: rename one", n.Name)
+		}
 		place := plainURL(spec.Address)
 		if other, ok := at[place]; ok {
 			return nil, fmt.Errorf("node %s: node %s has the address %s already", n.Name, other, spec.Address)

@@ -28,6 +28,7 @@ type node struct {
 	learned bool // it said once what it offers
 	lives   int  // how often it came back from an outage that a probe saw
 	added   time.Time
+	stated  time.Time // when it said last what it offers and carries
 	down    *downtime // nil: nothing is wrong with it, as far as is known
 	told    time.Time // when an outage was last logged
 	drain   *drain    // nil: it is in service
@@ -290,7 +291,7 @@ func (m *Manager) report(n *node, s NodeState) {
 	defer m.mu.Unlock()
 	n.learned = true
 	n.away = time.Time{}
-	n.places, n.loads = s.Places, s.Loads
+	n.places, n.loads, n.stated = s.Places, s.Loads, time.Now()
 	n.hear()
 	spec := m.specOf(n)
 	for _, i := range n.instances {
