@@ -41,6 +41,7 @@ type headMachine struct {
 	me     who
 	node   string         // for errors
 	epochs *atomic.Uint64 // of this run of the head, over all nodes
+	lease  func() time.Duration
 
 	clock
 	wire *wire // nil: no connection
@@ -48,6 +49,7 @@ type headMachine struct {
 	ready     bool
 	listed    bool          // reconcile was sent
 	downSince time.Duration // while wire is nil
+	longest   time.Duration // lease that the node was granted
 	busySince time.Duration // when the first of the sessions began
 
 	sessions map[uint64]*headSession
@@ -65,7 +67,7 @@ type headMachine struct {
 
 func newHead(me who, node string, epochs *atomic.Uint64) *headMachine {
 	return &headMachine{
-		me: me, node: node, epochs: epochs,
+		me: me, node: node, epochs: epochs, lease: func() time.Duration { return DefaultLease },
 		sessions: make(map[uint64]*headSession), calls: make(map[uint64]*headCall),
 	}
 }
@@ -181,7 +183,7 @@ func (h *headMachine) tick(now time.Duration) {
 		return
 	}
 	// The node's lease ended before, so that nothing of ours runs there any more.
-	if len(h.sessions)+len(h.calls) > 0 && h.now-h.downSince >= lease {
+	if len(h.sessions)+len(h.calls) > 0 && h.now-h.downSince >= h.patience() {
 		h.lost(now, lost(h.node, fleet.CauseClosed, errors.New("it did not come back before its lease ended")))
 	}
 }
@@ -191,8 +193,11 @@ func (h *headMachine) wake() (at time.Duration, ok bool) {
 	if h.wire != nil {
 		return h.told(h.wire.wake(h.heartbeat(), h.busySince)), !h.wire.closed
 	}
-	return h.told(h.downSince + lease), len(h.sessions)+len(h.calls) > 0
+	return h.told(h.downSince + h.patience()), len(h.sessions)+len(h.calls) > 0
 }
+
+// patience is how long the node may go on without a connection.
+func (h *headMachine) patience() time.Duration { return max(h.longest, h.lease()) }
 
 func (h *headMachine) heartbeat() time.Duration {
 	if len(h.sessions) > 0 {

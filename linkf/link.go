@@ -57,6 +57,7 @@ func newLink(h *Head, name, dial string) *Link {
 		runs: make(map[uint64]*headRun), calls: make(map[uint64]chan headAction),
 		watchers: make(map[chan struct{}]struct{}), readers: make(map[chan struct{}]int),
 	}
+	l.m.lease = func() time.Duration { return time.Duration(h.lease.Load()) }
 	l.life, l.quit = context.WithCancelCause(context.Background())
 	return l
 }
