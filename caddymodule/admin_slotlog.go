@@ -46,7 +46,8 @@ type sourceSlots struct {
 
 	Ports []portSlots `json:"ports"`
 
-	Degraded bool   `json:"degraded"` // the slots may be missing or old
+	Degraded bool   `json:"degraded"`        // the slots may be missing or old
+	Stale    bool   `json:"stale,omitempty"` // they are the last that the node said before its link was lost
 	Reason   string `json:"reason,omitempty"`
 
 	// Seconds since the log was last read to its end. What no line tells does not
@@ -71,16 +72,24 @@ func slotsOf(s *state, now time.Time) allSlots {
 	for _, l := range s.look(now) {
 		out := sourceSlots{
 			Source: l.name, Also: l.also, Node: l.node,
-			Ports:    make([]portSlots, 0, len(l.Ports)),
+			Ports:    slotsByPort(l.Ports),
 			Degraded: l.Degraded, Reason: l.Reason,
 			Age: since(l.LookedAt, now),
 		}
-		for _, p := range l.Ports {
-			out.Ports = append(out.Ports, portSlots{p.Port, p.Model, p.Slots, p.Server, p.Details})
-		}
 		answer.Sources = append(answer.Sources, out)
 	}
+	for _, r := range s.remoteLogs() {
+		answer.Sources = append(answer.Sources, r.slots(now))
+	}
 	return answer
+}
+
+func slotsByPort(ports []slotlog.PortState) []portSlots {
+	out := make([]portSlots, 0, len(ports))
+	for _, p := range ports {
+		out = append(out, portSlots{p.Port, p.Model, p.Slots, p.Server, p.Details})
+	}
+	return out
 }
 
 // sourceStatus is one source at /slotlog/sources.

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
-
-	"github.com/slotfleet/slotfleet/slotlog"
 )
 
 const (
@@ -69,8 +67,13 @@ type eventStream struct {
 	changed chan struct{} // by any source
 	told    map[portKey][]byte
 	sources map[string]sourceNews
-	watched map[*slotlog.Source]func() // cancels
+	watched map[notifier]func() // cancels
 	wrote   time.Time
+}
+
+// notifier is what wakes its readers: a log, or the link to a node that reads one.
+type notifier interface {
+	Notify(c chan struct{}) (cancel func())
 }
 
 type portKey struct {
@@ -125,23 +128,28 @@ func (e *eventStream) run(left <-chan struct{}) {
 
 // watch has the sources of the configuration in force wake the stream.
 func (e *eventStream) watch(s *state) {
-	now := make(map[*slotlog.Source]bool)
+	now := make(map[notifier]bool)
 	for _, src := range s.known() {
 		if log := src.tail.followed(); log != nil {
 			now[log] = true
-			if e.watched[log] == nil {
-				if e.watched == nil {
-					e.watched = make(map[*slotlog.Source]func())
-				}
-				e.watched[log] = log.Notify(e.changed)
-			}
+		}
+	}
+	for _, n := range s.agentLinks() {
+		now[n.link] = true
+	}
+	if e.watched == nil {
+		e.watched = make(map[notifier]func())
+	}
+	for log := range now {
+		if e.watched[log] == nil {
+			e.watched[log] = log.Notify(e.changed)
 		}
 	}
 	e.forget(now)
 }
 
 // forget leaves all sources that are not to be kept.
-func (e *eventStream) forget(keep map[*slotlog.Source]bool) {
+func (e *eventStream) forget(keep map[notifier]bool) {
 	for log, cancel := range e.watched {
 		if !keep[log] {
 			cancel()

@@ -78,9 +78,13 @@ type FleetApp struct {
 	TokensFile string `json:"tokens_file,omitempty"`
 
 	// How long a node whose link was lost may stay away before its requests go on
-	// elsewhere. At most 25s; nodes that are dialled are given up after 5s at the latest.
-	// Default: 5s.
+	// elsewhere. Nodes that are dialled are given up after 5s at the latest. Default: 5s.
 	Relink caddy.Duration `json:"relink,omitempty"`
+
+	// How long a node with an agent goes on with a request while it hears nothing of this
+	// Caddy: longer than `relink` and the 3s after which a silent link counts as lost, and
+	// at most 10m. Default: 30s.
+	Lease caddy.Duration `json:"lease,omitempty"`
 
 	// Take agents on other machines without a token: whoever is at their address, or
 	// dials in, gets the requests. Default: false.

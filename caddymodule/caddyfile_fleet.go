@@ -45,6 +45,7 @@ func parseFleetOption(d *caddyfile.Dispenser, before any) (any, error) {
 //		tokens_file <path>
 //		insecure
 //		relink    <duration>
+//		lease     <duration>
 //		drain_timeout <duration>
 //		queue {
 //			requests <number>
@@ -82,6 +83,7 @@ func (a *FleetApp) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"tokens_file":   {read: text(&a.TokensFile)},
 		"insecure":      {read: flag(&a.Insecure)},
 		"relink":        {read: duration(&a.Relink, "", 0)},
+		"lease":         {read: duration(&a.Lease, "", 0)},
 		"drain_timeout": {read: duration(&a.DrainTimeout, "", 0)},
 		"warm":          {read: a.readWarm},
 	}.parse(d, "fleet")

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/slotfleet/slotfleet/fleet"
 	"github.com/slotfleet/slotfleet/linkf"
 )
 
@@ -16,15 +18,13 @@ import (
 type joins struct {
 	listen string         // empty: none may
 	ring   *linkf.Keyring // nil: whoever comes is taken
+	lease  time.Duration  // 0: the default
 }
-
-// maxRelink is how long a node may stay away at most: its lease must not end before.
-const maxRelink = 25 * time.Second
 
 // provisionJoins checks who may dial in.
 func (a *FleetApp) provisionJoins() (joins, error) {
-	if a.Relink < 0 || time.Duration(a.Relink) > maxRelink {
-		return joins{}, fmt.Errorf("relink %s: want a duration from 0 to %s", time.Duration(a.Relink), maxRelink)
+	if err := a.checkLease(); err != nil {
+		return joins{}, err
 	}
 	if a.Listen == "" {
 		if len(a.Tokens) > 0 || a.TokensFile != "" {
@@ -50,7 +50,18 @@ func (a *FleetApp) provisionJoins() (joins, error) {
 	if ring == nil && !a.Insecure && !onThisMachine(listen) {
 		return joins{}, fmt.Errorf("listen %s is open to other machines, and there is no token: add `token` or `tokens_file`, or `insecure`", listen)
 	}
-	return joins{listen, ring}, nil
+	return joins{listen, ring, time.Duration(a.Lease)}, nil
+}
+
+// checkLease refuses leases that end before the requests of a node that may come back
+// are given up.
+func (a *FleetApp) checkLease() error {
+	relink := cmp.Or(time.Duration(a.Relink), fleet.DefaultRelink)
+	lease := cmp.Or(time.Duration(a.Lease), linkf.DefaultLease)
+	if relink < 0 || lease > linkf.MaxLease || lease <= relink+linkf.Silence {
+		return fmt.Errorf("relink %s, lease %s: want a lease above relink and %s, and at most %s", relink, lease, linkf.Silence, linkf.MaxLease)
+	}
+	return nil
 }
 
 func (a *FleetApp) readTokensFile(repl *caddy.Replacer, tokens []linkf.Token) (*linkf.Keyring, error) {
@@ -82,6 +93,7 @@ func (s *state) admit(r *fleetRun) error {
 		return err
 	}
 	head.Trust(r.joins.ring)
+	head.Lend(r.joins.lease)
 	_, _, err = doors.LoadOrNew(r.joins.listen, func() (caddy.Destructor, error) { return openDoor(s, head, r.joins.listen) })
 	if err != nil {
 		s.trustLast()
@@ -106,6 +118,7 @@ func (s *state) trustLast() {
 	defer s.linking.Unlock()
 	if app := s.apps.last(); app != nil && app.run.joins.listen != "" && s.head != nil {
 		s.head.Trust(app.run.joins.ring)
+		s.head.Lend(app.run.joins.lease)
 	}
 }
 
@@ -118,7 +131,7 @@ func (s *state) linkHead(r *fleetRun) (*linkf.Head, error) {
 		return s.head, nil
 	}
 	var err error
-	s.head, err = linkf.NewHead(linkf.HeadOptions{Identity: headIdentity(), Tokens: r.joins.ring, Logger: r.policy.Log})
+	s.head, err = linkf.NewHead(linkf.HeadOptions{Identity: headIdentity(), Tokens: r.joins.ring, Lease: r.joins.lease, Logger: r.policy.Log})
 	return s.head, err
 }
 

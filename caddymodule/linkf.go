@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
@@ -56,20 +57,20 @@ func (n *Node) checkLinkf(address string) error {
 
 // reachAgent says how the link to an agent is made. The head is one of its own, so that
 // a node whose lines changed does not end what its predecessor still runs there.
-func (n *Node) reachAgent(ctx caddy.Context, repl *caddy.Replacer, spec *fleet.NodeSpec, insecure bool) error {
+func (n *Node) reachAgent(ctx caddy.Context, repl *caddy.Replacer, spec *fleet.NodeSpec, a *FleetApp) error {
 	tokens, parts, err := readTokens(repl, n.Tokens)
 	if err != nil {
 		return err
 	}
 	host := strings.TrimPrefix(spec.Address, linkfScheme)
-	if len(tokens) == 0 && !insecure && !onThisMachine(host) {
+	if len(tokens) == 0 && !a.Insecure && !onThisMachine(host) {
 		return fmt.Errorf("%s is another machine, and there is no token: add `token`, or `insecure` to the fleet", spec.Address)
 	}
-	spec.Identity = identity(append([]string{n.Name, spec.Address}, parts...)...)
-	name, id, logger := n.Name, spec.Identity[:16], ctx.Slogger()
+	spec.Identity = identity(append([]string{n.Name, spec.Address, time.Duration(a.Lease).String()}, parts...)...)
+	name, id, lease, logger := n.Name, spec.Identity[:16], time.Duration(a.Lease), ctx.Slogger()
 	spec.Open = func() (fleet.Link, error) {
 		h, err := linkf.NewHead(linkf.HeadOptions{
-			Identity: headIdentity() + "/" + id, Tokens: ringOf(tokens), Logger: logger,
+			Identity: headIdentity() + "/" + id, Tokens: ringOf(tokens), Lease: lease, Logger: logger,
 		})
 		if err != nil {
 			return nil, err

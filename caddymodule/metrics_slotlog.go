@@ -15,7 +15,9 @@ type slotlogMetrics struct {
 	state *state
 
 	sources []sourceMetric
-	slots   *prometheus.Desc
+
+	degraded *prometheus.Desc
+	slots    *prometheus.Desc
 }
 
 // sourceMetric is a figure of a source. Figures without a value have no series.
@@ -29,7 +31,11 @@ func newSlotlogMetrics(s *state) *slotlogMetrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(prometheus.BuildFQName(namespace, "slotlog", name), help, labels, nil)
 	}
-	m := &slotlogMetrics{state: s, slots: desc("slots", "Slots by what they do.", "source", "port", "state")}
+	m := &slotlogMetrics{
+		state:    s,
+		degraded: desc("degraded", "1: the slots may be missing or old.", "source"),
+		slots:    desc("slots", "Slots by what they do.", "source", "port", "state"),
+	}
 	counter := func(name, help string, value func(l looked) float64) {
 		m.sources = append(m.sources, sourceMetric{
 			desc(name, help, "source"), true, func(l looked) (float64, bool) { return value(l), true },
@@ -47,12 +53,6 @@ func newSlotlogMetrics(s *state) *slotlogMetrics {
 	counter("overflows_total", "Times that the system dropped file events.", func(l looked) float64 { return float64(l.Overflows) })
 	counter("restarts_total", "Times that a program or FIFO was opened again.", func(l looked) float64 { return float64(l.Restarts) })
 	gauge("behind_bytes", "Bytes that are there and not read yet.", func(l looked) (float64, bool) { return float64(l.Behind), true })
-	gauge("degraded", "1: the log cannot be relied on.", func(l looked) (float64, bool) {
-		if l.Degraded {
-			return 1, true
-		}
-		return 0, true
-	})
 	gauge("last_line_timestamp_seconds", "When the last line was written, as far as that is known.", func(l looked) (float64, bool) {
 		return float64(l.LastLine.UnixMilli()) / 1e3, !l.LastLine.IsZero()
 	})
@@ -64,12 +64,15 @@ func (m *slotlogMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, s := range m.sources {
 		ch <- s.desc
 	}
+	ch <- m.degraded
 	ch <- m.slots
 }
 
-// Collect sends what the logs say now.
+// Collect sends what the logs say now. Of a log that a node reads only the slots are
+// known here.
 func (m *slotlogMetrics) Collect(ch chan<- prometheus.Metric) {
-	for _, l := range m.state.look(time.Now()) {
+	now := time.Now()
+	for _, l := range m.state.look(now) {
 		for _, s := range m.sources {
 			switch v, ok := s.value(l); {
 			case ok && s.counter:
@@ -78,14 +81,26 @@ func (m *slotlogMetrics) Collect(ch chan<- prometheus.Metric) {
 				gauge(ch, s.desc, v, l.name)
 			}
 		}
-		for _, p := range l.Ports {
-			in := map[slotlog.State]int{slotlog.Idle: 0, slotlog.Processing: 0, slotlog.Unknown: 0}
-			for _, s := range p.Slots {
-				in[s.State]++
-			}
-			for state, n := range in {
-				gauge(ch, m.slots, float64(n), l.name, strconv.Itoa(p.Port), string(state))
-			}
+		m.collect(ch, l.name, l.Degraded, l.Ports)
+	}
+	for _, r := range m.state.remoteLogs() {
+		m.collect(ch, r.name, r.degraded(), r.ports)
+	}
+}
+
+func (m *slotlogMetrics) collect(ch chan<- prometheus.Metric, name string, degraded bool, ports []slotlog.PortState) {
+	v := 0.0
+	if degraded {
+		v = 1
+	}
+	gauge(ch, m.degraded, v, name)
+	for _, p := range ports {
+		in := map[slotlog.State]int{slotlog.Idle: 0, slotlog.Processing: 0, slotlog.Unknown: 0}
+		for _, s := range p.Slots {
+			in[s.State]++
+		}
+		for state, n := range in {
+			gauge(ch, m.slots, float64(n), name, strconv.Itoa(p.Port), string(state))
 		}
 	}
 }

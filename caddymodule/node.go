@@ -177,9 +177,12 @@ func (a *FleetApp) provisionNodes(ctx caddy.Context) ([]fleet.NodeSpec, error) {
 		if err != nil {
 			return nil, fmt.Errorf("node %s: %w", n.Name, err)
 		}
-		spec, err := n.provision(ctx, repl, t, a.Insecure)
+		spec, err := n.provision(ctx, repl, t, a)
 		if err != nil {
 			return nil, fmt.Errorf("node %s: %w", n.Name, err)
+		}
+		if _, taken := logs.log(n.Name); taken && isLinkf(spec.Address) {
+			return nil, fmt.Errorf("node %s: a source of the slotlog app has the name under which the node's own slots are shown: rename one", n.Name)
 		}
 		place := plainURL(spec.Address)
 		if other, ok := at[place]; ok {
@@ -241,7 +244,7 @@ func (a *FleetApp) hold(o slotlog.SourceOptions) (*tail, error) {
 }
 
 // provision expands the node's placeholders and makes its specification.
-func (n *Node) provision(ctx caddy.Context, repl *caddy.Replacer, log *tail, insecure bool) (fleet.NodeSpec, error) {
+func (n *Node) provision(ctx caddy.Context, repl *caddy.Replacer, log *tail, a *FleetApp) (fleet.NodeSpec, error) {
 	address, err := repl.ReplaceOrErr(n.URL, true, true)
 	if err != nil {
 		return fleet.NodeSpec{}, fmt.Errorf("the address cannot be read (%w): set it in the environment that Caddy starts with", err)
@@ -254,7 +257,7 @@ func (n *Node) provision(ctx caddy.Context, repl *caddy.Replacer, log *tail, ins
 		spec.Rates = fleet.Rates{Prefill: n.Speed.Prefill, Decode: n.Speed.Decode}
 	}
 	if isLinkf(address) {
-		err = n.reachAgent(ctx, repl, &spec, insecure)
+		err = n.reachAgent(ctx, repl, &spec, a)
 	} else {
 		err = n.reachServer(ctx, repl, &spec, log)
 	}

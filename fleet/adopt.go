@@ -29,6 +29,10 @@ const (
 	joinedKept = time.Hour
 )
 
+// DefaultRelink is how long a node that lost its link may stay away, where the policy
+// does not say otherwise.
+const DefaultRelink = 5 * time.Second
+
 // Joining is a node that dialled in and proved who it is.
 type Joining struct {
 	// Identity is what it may call itself: its name here.
@@ -190,7 +194,7 @@ func (m *Manager) goesAway(n *node, why error) {
 	}
 	left := time.Now()
 	n.away = left
-	wait := 5 * time.Second
+	wait := DefaultRelink
 	if a, _ := m.policyOf(n); a != nil {
 		wait = a.Relink
 	}

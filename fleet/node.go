@@ -33,6 +33,7 @@ type node struct {
 
 	learned bool // it said once what it offers
 	added   time.Time
+	stated  time.Time // when it said last what it offers and carries
 	told    time.Time // when an outage was last logged
 	peer    string    // host that it dialled in from; empty: the configuration names it
 	places  int       // how many instances it can have loaded; 0: no limit
@@ -163,7 +164,7 @@ func (m *Manager) report(n *node, s NodeState) {
 func (m *Manager) takeIn(n *node, s NodeState) (fresh []*instance) {
 	n.learned = true
 	n.away = time.Time{}
-	n.places, n.loads = s.Places, s.Loads
+	n.places, n.loads, n.stated = s.Places, s.Loads, time.Now()
 	n.hear()
 	spec := m.specOf(n)
 	for _, i := range n.instances {

@@ -125,7 +125,7 @@ func (p *Policy) defaults() {
 		p.Waiting = 512
 	}
 	if p.Relink == 0 {
-		p.Relink = 5 * time.Second
+		p.Relink = DefaultRelink
 	}
 	if p.DrainTimeout == 0 {
 		p.DrainTimeout = 2 * time.Minute

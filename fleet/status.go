@@ -17,6 +17,7 @@ type NodeStatus struct {
 	Drain     *DrainStatus     `json:"drain,omitempty"`       // it takes nothing new
 	RestsTo   *time.Time       `json:"rests_until,omitempty"` // until then it is used only if nobody else is there
 	LastHeard *time.Time       `json:"last_heard,omitempty"`
+	StatusAge *float64         `json:"status_age_seconds,omitempty"` // since it, or its log, said what it offers and carries
 	Instances []InstanceStatus `json:"instances"`
 }
 
@@ -98,6 +99,27 @@ func (m *Manager) Status() Status {
 	return s
 }
 
+// NodeLink is a node of the policy in force with its link, for those who know of which
+// kind that is.
+type NodeLink struct {
+	Node string
+	Link Link
+	Down bool
+}
+
+// Links returns the links to the nodes of the policy in force.
+func (m *Manager) Links() []NodeLink {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []NodeLink
+	if a := m.inForce(); a != nil {
+		for _, n := range a.nodes {
+			all = append(all, NodeLink{n.name, n.link, n.down != nil})
+		}
+	}
+	return all
+}
+
 // Models returns what the policy's nodes offer, by name.
 func (m *Manager) Models(a *Applied) []ModelStatus {
 	m.mu.Lock()
@@ -169,6 +191,9 @@ func (m *Manager) nodeStatus(n *node, now time.Time) NodeStatus {
 	}
 	if heard := n.lastHeard(); !heard.IsZero() {
 		s.LastHeard = &heard
+	}
+	if !n.stated.IsZero() {
+		s.StatusAge = new(now.Sub(n.stated).Seconds())
 	}
 	for _, i := range n.instances {
 		if !i.gone {

@@ -1,6 +1,7 @@
 package linkf
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,10 @@ type HeadOptions struct {
 	// Tokens of the nodes. Default: none, so that nothing is proved.
 	Tokens *Keyring
 
+	// Lease is how long a node goes on with a request without hearing of this head.
+	// Default: 30s.
+	Lease time.Duration
+
 	// Logger for what nobody gets as an error. Default: none.
 	Logger *slog.Logger
 }
@@ -37,6 +42,7 @@ type Head struct {
 	keys   atomic.Pointer[Keyring]
 	log    *slog.Logger
 	epochs atomic.Uint64
+	lease  atomic.Int64 // nanoseconds
 	doors  admission
 }
 
@@ -48,6 +54,7 @@ func NewHead(o HeadOptions) (*Head, error) {
 	}
 	h := &Head{me: me, log: o.Logger}
 	h.Trust(o.Tokens)
+	h.Lend(o.Lease)
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
@@ -57,6 +64,10 @@ func NewHead(o HeadOptions) (*Head, error) {
 // Trust takes these tokens from now on in place of those before; nil: none, so that
 // nothing is proved. Connections that stand go on.
 func (h *Head) Trust(k *Keyring) { h.keys.Store(keysOrNone(k)) }
+
+// Lend gives leases of this length from now on; 0: the default. Those that nodes have
+// stay as they are until they are renewed.
+func (h *Head) Lend(d time.Duration) { h.lease.Store(int64(cmp.Or(d, DefaultLease))) }
 
 // keysOrNone is a ring with no token in it for none.
 func keysOrNone(k *Keyring) *Keyring {

@@ -52,6 +52,7 @@ type agentMachine struct {
 
 	offers   *status // as told last
 	offersAt time.Duration
+	log      *saying       // nil: the node reads none
 	leaseDue time.Duration // no lease has anything due before
 
 	acts []agentAction
@@ -83,6 +84,9 @@ type agentConn struct {
 	since     time.Duration
 	toldAt    time.Duration // when the status was sent last
 	stateDue  bool
+	slotsAt   time.Duration // when the log was told last
+	slotsDue  bool
+	slotsTold uint64 // up to which change
 	busySince time.Duration
 }
 
@@ -120,7 +124,7 @@ func (a *agentMachine) act(x agentAction) { a.acts = append(a.acts, x) }
 // up gives the machine a connection that is encrypted, under a number never used before.
 func (a *agentMachine) up(now time.Duration, conn uint64) {
 	a.advance(now)
-	a.conns[conn] = &agentConn{id: conn, wire: &wire{lastIn: a.now, lastOut: a.now}, since: a.now, busySince: a.now, toldAt: a.now - statusGap}
+	a.conns[conn] = &agentConn{id: conn, wire: &wire{lastIn: a.now, lastOut: a.now}, since: a.now, busySince: a.now, toldAt: a.now - statusGap, slotsAt: a.now - statusGap}
 }
 
 // down says that a connection is gone. What runs goes on until its lease ends.
@@ -199,6 +203,9 @@ func (a *agentMachine) wake() (at time.Duration, ok bool) {
 		}
 		if a.owesState(c) {
 			at = min(at, c.toldAt+statusGap)
+		}
+		if c.slotsDue && c.reconciled {
+			at = min(at, c.slotsAt+statusGap)
 		}
 	}
 	if at == never {
@@ -295,7 +302,7 @@ func (a *agentMachine) reconcile(c *agentConn, m reconcile) error {
 	if c.reconciled {
 		return fmt.Errorf("reconcile for the second time")
 	}
-	c.reconciled, c.stateDue, c.ack = true, true, &reconcileAck{}
+	c.reconciled, c.stateDue, c.slotsDue, c.ack = true, true, a.log != nil, &reconcileAck{}
 	listed := make(map[uint64]bool, len(m.Sessions))
 	for _, w := range m.Sessions {
 		s := c.head.sessions[w.Session]

@@ -53,6 +53,7 @@ func (a *agentMachine) pullControl(b []byte, c *agentConn) []byte {
 		b = w.put(b, typeReconcileAck, *c.ack, a.now)
 		c.ack = nil
 	}
+	b = a.pullSlots(b, c)
 	if a.owesState(c) && a.now-c.toldAt >= statusGap {
 		c.stateDue, c.toldAt = false, a.now
 		b = w.put(b, typeStatus, a.stateFor(c.head), a.now)

@@ -119,8 +119,8 @@ func (a *agentMachine) assign(c *agentConn, m assign) error {
 	case old != nil:
 		a.drop(old, errors.New("a newer epoch has its place"))
 	}
-	if m.Lease == 0 || duration(m.Lease) > maxLease {
-		return fmt.Errorf("a lease of %v: more than 0 to %v are allowed", duration(m.Lease), maxLease)
+	if m.Lease == 0 || duration(m.Lease) > MaxLease {
+		return fmt.Errorf("a lease of %v: more than 0 to %v are allowed", duration(m.Lease), MaxLease)
 	}
 	if a.offers == nil || len(a.offers.Instances) == 0 {
 		a.goneFrom(c, m.key, goneLoading, "the node does not know yet what its server offers")
@@ -147,9 +147,6 @@ func (a *agentMachine) assign(c *agentConn, m assign) error {
 	a.lend(s, m.Lease, m.Renew)
 	return nil
 }
-
-// maxLease is the longest lease that a node takes.
-const maxLease = 10 * time.Minute
 
 func (a *agentMachine) lend(s *agentSession, ms, renew uint32) {
 	s.granted, s.lease, s.renew = a.now, duration(ms), duration(renew)
@@ -272,8 +269,8 @@ func (a *agentMachine) drop(s *agentSession, why error) {
 
 // grant begins the lease anew.
 func (a *agentMachine) grant(c *agentConn, m grant) error {
-	if m.Lease == 0 || duration(m.Lease) > maxLease {
-		return fmt.Errorf("a lease of %v: more than 0 to %v are allowed", duration(m.Lease), maxLease)
+	if m.Lease == 0 || duration(m.Lease) > MaxLease {
+		return fmt.Errorf("a lease of %v: more than 0 to %v are allowed", duration(m.Lease), MaxLease)
 	}
 	if s := c.head.sessions[m.Session]; s != nil && s.epoch == m.Epoch {
 		a.lend(s, m.Lease, m.Renew)

@@ -21,6 +21,9 @@
 // is encoded before the connection can take it, so a queue is a list of sessions that
 // have something to send, each once, and memory is bounded by their buffers.
 //
+// A node that reads its server's log tells the heads what each slot does ([Log]), apart
+// from its status: slots change with every few tokens, what a node offers seldom.
+//
 // Around that are thin drivers, which have the sockets, goroutines and clocks. A [Head] is
 // this process as its nodes see it: it dials nodes, or takes those that dial in, and a
 // [Link] is the fleet's link to one of them. A [Node] runs the generations of its heads on

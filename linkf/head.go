@@ -18,6 +18,7 @@ const (
 	headEnded                     // a generation ended, or its session was lost
 	headReply                     // a call was answered, or failed
 	headState                     // what the node offers changed
+	headLog                       // what its log shows changed
 	headClose                     // the connection is over: send what is left, close it
 )
 
@@ -42,6 +43,7 @@ type headMachine struct {
 	me     who
 	node   string         // for errors
 	epochs *atomic.Uint64 // of this run of the head, over all nodes
+	lease  func() time.Duration
 
 	clock
 	wire *wire // nil: no connection
@@ -49,6 +51,7 @@ type headMachine struct {
 	ready     bool
 	listed    bool          // reconcile was sent
 	downSince time.Duration // while wire is nil
+	longest   time.Duration // lease that the node was granted
 	busySince time.Duration // when the first of the sessions began
 
 	sessions map[uint64]*headSession
@@ -60,12 +63,13 @@ type headMachine struct {
 	lastCall uint64
 
 	status *status
+	log    *shown // nil: it reads none, as far as is known
 	acts   []headAction
 }
 
 func newHead(me who, node string, epochs *atomic.Uint64) *headMachine {
 	return &headMachine{
-		me: me, node: node, epochs: epochs,
+		me: me, node: node, epochs: epochs, lease: func() time.Duration { return DefaultLease },
 		sessions: make(map[uint64]*headSession), calls: make(map[uint64]*headCall),
 	}
 }
@@ -96,6 +100,9 @@ func (h *headMachine) up(now time.Duration, g *greeting) {
 	}
 	for _, c := range h.calls {
 		c.sent, c.body = false, nil
+	}
+	if h.log != nil {
+		h.log.current = false
 	}
 	// What came right behind the answer.
 	h.receive(now, nil)
@@ -178,7 +185,7 @@ func (h *headMachine) tick(now time.Duration) {
 		return
 	}
 	// The node's lease ended before, so that nothing of ours runs there any more.
-	if len(h.sessions)+len(h.calls) > 0 && h.now-h.downSince >= lease {
+	if len(h.sessions)+len(h.calls) > 0 && h.now-h.downSince >= h.patience() {
 		h.lost(now, lost(h.node, fleet.CauseClosed, errors.New("it did not come back before its lease ended")))
 	}
 }
@@ -188,8 +195,11 @@ func (h *headMachine) wake() (at time.Duration, ok bool) {
 	if h.wire != nil {
 		return h.told(h.wire.wake(h.heartbeat(), h.busySince)), !h.wire.closed
 	}
-	return h.told(h.downSince + lease), len(h.sessions)+len(h.calls) > 0
+	return h.told(h.downSince + h.patience()), len(h.sessions)+len(h.calls) > 0
 }
+
+// patience is how long the node may go on without a connection.
+func (h *headMachine) patience() time.Duration { return max(h.longest, h.lease()) }
 
 func (h *headMachine) heartbeat() time.Duration {
 	if len(h.sessions) > 0 {
@@ -217,6 +227,8 @@ func (h *headMachine) frame(f frame) error {
 		return handle(f, h.gone)
 	case typeStatus:
 		return handle(f, h.says)
+	case typeSlots:
+		return handle(f, h.shows)
 	case typeReply:
 		return handle(f, h.replied)
 	}
@@ -235,6 +247,7 @@ func handle[T any](f frame, do func(T) error) error {
 func (h *headMachine) says(m status) error {
 	h.status = &m
 	h.changed()
+	h.toldAll()
 	return nil
 }
 

@@ -65,7 +65,8 @@ func (h *headMachine) pullSession(b []byte, s *headSession) []byte {
 		s.cursor++
 	}
 	if s.grantDue {
-		b = w.put(b, typeGrant, grant{k, millis(lease), millis(renewFrom)}, h.now)
+		lease, renew := h.grants()
+		b = w.put(b, typeGrant, grant{k, lease, renew}, h.now)
 	}
 	if s.ackDue {
 		s.acked = s.paid
@@ -82,13 +83,21 @@ func (h *headMachine) pullSession(b []byte, s *headSession) []byte {
 	return b
 }
 
+// grants is the lease that the node gets now, and from when on it should be renewed.
+func (h *headMachine) grants() (lease, renew uint32) {
+	d := h.lease()
+	h.longest = max(h.longest, d)
+	return millis(d), millis(d / 3)
+}
+
 func (h *headMachine) pullCommand(b []byte, s *headSession, c *headCommand) []byte {
 	k := key{s.id, s.epoch}
 	var m any
 	switch c.typ {
 	case typeAssign:
 		s.known = true
-		m = assign{k, c.n, millis(lease), millis(renewFrom), c.a.Model, c.a.Unload}
+		lease, renew := h.grants()
+		m = assign{k, c.n, lease, renew, c.a.Model, c.a.Unload}
 	case typeAppend:
 		a := appendContent{key: k, Command: c.n, Path: c.a.Path, ContentType: c.a.ContentType}
 		if c.body != nil {

@@ -30,8 +30,10 @@ type Link struct {
 	state    fleet.NodeState
 	known    bool // state is what the node said, or why there is none
 	watchers map[chan struct{}]struct{}
-	dialling chan struct{} // closed when the attempt that runs is over; nil: none
-	dialErr  error         // of the last attempt
+	readers  map[chan struct{}]int // of its log
+	lostAt   time.Time             // when it had a connection last
+	dialling chan struct{}         // closed when the attempt that runs is over; nil: none
+	dialErr  error                 // of the last attempt
 }
 
 // headConn is one connection of a link. It is the machine's end of it.
@@ -52,8 +54,9 @@ func newLink(h *Head, name, dial string) *Link {
 	l := &Link{
 		head: h, name: name, dial: dial, m: newHead(h.me, name, &h.epochs),
 		runs: make(map[uint64]*headRun), calls: make(map[uint64]chan headAction),
-		watchers: make(map[chan struct{}]struct{}),
+		watchers: make(map[chan struct{}]struct{}), readers: make(map[chan struct{}]int),
 	}
+	l.m.lease = func() time.Duration { return time.Duration(h.lease.Load()) }
 	l.life, l.quit = context.WithCancelCause(context.Background())
 	return l
 }
@@ -262,6 +265,8 @@ func (l *Link) act() {
 			}
 		case headState:
 			l.tell(x.status.state(l.name, time.Now()))
+		case headLog:
+			l.logChanged()
 		case headClose:
 			if l.conn != nil {
 				l.conn.over = x.err
@@ -277,6 +282,13 @@ func (l *Link) tell(s fleet.NodeState) {
 	}
 }
 
+// logChanged wakes those who read the node's log. Called under the mutex.
+func (l *Link) logChanged() {
+	for c := range l.readers {
+		wakeUp(c)
+	}
+}
+
 // attach gives the link a connection that was greeted; the one before is closed. It is
 // served until it ends.
 func (l *Link) attach(c net.Conn, s *secure, g *greeting) error {
@@ -288,6 +300,7 @@ func (l *Link) attach(c net.Conn, s *secure, g *greeting) error {
 	old := l.conn
 	if old != nil {
 		_ = old.c.Close()
+		l.lostAt = time.Now()
 	}
 	x := &headConn{link: l, c: c, kick: make(chan struct{}, 1)}
 	l.conn = x
@@ -305,7 +318,8 @@ func (l *Link) serve(x *headConn, s *secure) {
 	if l.conn != x {
 		return
 	}
-	l.conn = nil
+	l.conn, l.lostAt = nil, time.Now()
+	l.logChanged()
 	l.m.down(clockNow())
 	l.stir()
 	if l.life.Err() != nil {

@@ -153,7 +153,7 @@ func TestHeadEndsWhatCannotBeAliveAnyMore(t *testing.T) {
 	w := connected(t)
 	opened(t, w)
 	w.cut(true, true)
-	w.now += lease
+	w.now += DefaultLease
 	w.head.tick(w.headTime())
 	acts := w.head.actions()
 	var gone *fleet.NodeLost
@@ -555,4 +555,31 @@ func FuzzPeer(f *testing.F) {
 			t.Fatal(w.failed)
 		}
 	})
+}
+
+func TestNodeGoesOnAsLongAsTheLeaseOfItsHeadSays(t *testing.T) {
+	w := newWorld(always{})
+	lease := 90 * time.Second
+	w.head.lease = func() time.Duration { return lease }
+	w.connect()
+	w.run(t)
+	id, run := opened(t, w)
+	if s := w.session(id); s.lease != lease || s.renew != 30*time.Second {
+		t.Errorf("got a lease of %v, renewed from %v; want 1m30s and 30s", s.lease, s.renew)
+	}
+	w.cut(true, true)
+	lease = 10 * time.Second // which the node does not hear of
+	w.now += 89 * time.Second
+	w.agent.tick(w.nodeTime())
+	w.head.tick(w.headTime())
+	if w.runs[run].stopped || len(w.head.sessions) != 1 {
+		t.Errorf("stopped %v, %d sessions at the head; want it to go on before its lease ends", w.runs[run].stopped, len(w.head.sessions))
+	}
+	w.now += 2 * time.Second
+	w.agent.tick(w.nodeTime())
+	w.head.tick(w.headTime())
+	w.settle()
+	if !w.runs[run].stopped || w.head.sessions[id] != nil && w.head.sessions[id].running {
+		t.Error("it goes on after its lease, want it ended on both sides")
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fxamacker/cbor/v2"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -32,6 +33,13 @@ func vectors() []vector {
 		}
 		return b
 	}
+	server := must(encMode.Marshal(Server{
+		Port: 8081, Model: "qwen", State: "ready", Lanes: 2, Context: 8192, Unified: new(true),
+		Slots: []Slot{
+			{State: "processing", Phase: "prefill", Task: new(int64(12)), Held: new(int64(1630)), Decoded: new(int64(0)), Prompt: new(int64(1700)), Cached: new(int64(70)), Progress: new(0.5)},
+			{Slot: 1, State: "idle", Phase: "idle", Used: new(int64(900))},
+		},
+	}))
 	return []vector{
 		{typeHello, hello{From: 1, To: 1, Instance: sixteen(0), Identity: "edge", Limits: limits{Transfer: maxTransfer}}},
 		{typeHelloAck, helloAck{Version: 1, Instance: sixteen(16), Identity: "box-a", Limits: limits{Transfer: maxTransfer, Sessions: maxSessions}}},
@@ -63,6 +71,7 @@ func vectors() []vector {
 		{typeCall, call{ID: 9, Op: 3, Method: "POST", Path: "/tokenize", ContentType: "application/json", Model: "qwen", Stall: 15000, Body: []byte(`{}`)}},
 		{typeCallCancel, callID{9}},
 		{typeReply, reply{ID: 9, Status: 200, ContentType: "application/json", Body: []byte(`{}`)}},
+		{typeSlots, slots{Age: &age, Unsure: "most lines are not understood", Ports: []uint32{8081, 8082}, Servers: []cbor.RawMessage{server}}},
 		{typeTransferBegin, transfer{ID: 1, Size: 3}},
 		{typeTransferChunk, transfer{ID: 1, Data: []byte("abc")}},
 		{typeTransferEnd, transfer{ID: 1}},

@@ -11,10 +11,6 @@ const (
 	heartbeatIdle = 5 * time.Second
 	heartbeats    = 3
 
-	// A session lives so long without a grant, and the node asks for one from renewFrom on.
-	lease     = 30 * time.Second
-	renewFrom = 10 * time.Second
-
 	// greetLimit bounds the time until a peer has shown who it is, and at a node anew
 	// from the end of the handshake to hello.
 	greetLimit = 5 * time.Second
@@ -22,6 +18,17 @@ const (
 	// statusGap is the least time between two states of a node that follow each other.
 	statusGap = 20 * time.Millisecond
 )
+
+// DefaultLease is how long a session lives without a grant, where the head does not say
+// otherwise. The node asks for one when a third of it is over.
+const DefaultLease = 30 * time.Second
+
+// MaxLease is the longest that a node takes.
+const MaxLease = 10 * time.Minute
+
+// Silence is how long a head with a session on a node waits for a sign of life of it
+// before the link counts as lost. A lease is longer.
+const Silence = heartbeats * heartbeatBusy
 
 // The bounds of what is held for a peer.
 const (

@@ -24,6 +24,7 @@ const (
 	typeCall          Type = 0x0012 // head to node
 	typeCallCancel    Type = 0x0013 // head to node
 	typeReply         Type = 0x0014 // node to head
+	typeSlots         Type = 0x0015 // node to head
 	typeTransferBegin Type = 0x0020 // both ways, as the next four
 	typeTransferChunk Type = 0x0021
 	typeTransferEnd   Type = 0x0022
@@ -38,7 +39,7 @@ var typeNames = map[Type]string{
 	typeAssign: "assign", typeAppend: "append", typeGenerate: "generate", typeCancel: "cancel", typePark: "park",
 	typeRevoke: "revoke", typeRenew: "renew", typeGrant: "grant", typeGone: "gone", typeEvents: "events",
 	typeAck: "ack", typeCredit: "credit", typeStatus: "status", typeCall: "call", typeCallCancel: "call cancel",
-	typeReply: "reply", typeTransferBegin: "transfer begin", typeTransferChunk: "transfer chunk",
+	typeReply: "reply", typeSlots: "slots", typeTransferBegin: "transfer begin", typeTransferChunk: "transfer chunk",
 	typeTransferEnd: "transfer end", typeTransferAbort: "transfer abort", typeTransferAck: "transfer ack",
 	typeClose: "close", typeKeepalive: "keepalive",
 }

@@ -92,6 +92,10 @@ func Start(o Options) (*Agent, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	a := &Agent{node: n, listener: o.Listener, stop: stop}
+	if o.Log != nil {
+		n.Show(logOf(o.Log.Snapshot(time.Now()))) // before the first head hears anything
+		a.wg.Go(func() { showSlots(ctx, o.Log, n.Show) })
+	}
 	for _, h := range o.Heads {
 		a.wg.Go(func() {
 			learn(ctx, up)

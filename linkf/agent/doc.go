@@ -6,5 +6,7 @@
 //	                                              slotlog.Source, its log
 //
 // The server is asked what it is at the start and when a head probes the node; after
-// that its log, where there is one, says what it carries.
+// that its log, where there is one, says what it carries. The slots that it shows go to
+// the heads as [linkf.Log]: linkf knows nothing of logs, so that slotlog's words are
+// turned into those of linkf and back here.
 package agent

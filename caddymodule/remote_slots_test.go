@@ -1,0 +1,176 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/slotfleet/slotfleet/fleet/llamasim"
+	"github.com/slotfleet/slotfleet/linkf"
+	"github.com/slotfleet/slotfleet/linkf/agent"
+	"github.com/slotfleet/slotfleet/slotlog"
+)
+
+// way forwards TCP connections to an address until it is cut.
+type way struct {
+	ln net.Listener
+	wg sync.WaitGroup
+
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+func newWay(t *testing.T, to string) *way {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &way{ln: ln}
+	w.wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			d, err := net.Dial("tcp", to)
+			if err != nil {
+				_ = c.Close()
+				continue
+			}
+			w.mu.Lock()
+			w.conns = append(w.conns, c, d)
+			w.mu.Unlock()
+			for _, x := range [][2]net.Conn{{c, d}, {d, c}} {
+				w.wg.Go(func() {
+					_, _ = io.Copy(x[0], x[1])
+					_ = x[0].Close()
+				})
+			}
+		}
+	})
+	t.Cleanup(w.cut)
+	return w
+}
+
+// cut ends the way and all that is on it.
+func (w *way) cut() {
+	_ = w.ln.Close()
+	w.mu.Lock()
+	for _, c := range w.conns {
+		_ = c.Close()
+	}
+	w.mu.Unlock()
+	w.wg.Wait()
+}
+
+// agentWithLog runs an agent that dials a head and reads a log.
+func agentWithLog(t *testing.T, head, token, name, log string, sim *llamasim.Server) {
+	t.Helper()
+	k, err := linkf.ParseToken(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := slotlog.Open(slotlog.SourceOptions{Kind: slotlog.SourceFile, Path: log})
+	a, err := agent.Start(agent.Options{Heads: []string{head}, Tokens: []linkf.Token{k}, Identity: name, Upstream: sim.URL(), Log: src})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = a.Close()
+		_ = src.Close()
+	})
+}
+
+// slotsOfSource are those at /slotlog/slots; ok is false where it has no such source.
+func (e *edge) slotsOfSource(name string) (s sourceSlots, ok bool) {
+	e.t.Helper()
+	var all allSlots
+	if err := json.Unmarshal([]byte(e.get(e.Admin+"/slotlog/slots").Body), &all); err != nil {
+		e.t.Fatal(err)
+	}
+	for _, s := range all.Sources {
+		if s.Source == name {
+			return s, true
+		}
+	}
+	return s, false
+}
+
+func TestSlotsOfANodeAreShownAtTheHead(t *testing.T) {
+	const evil = "box<c>\x1b[2J"
+	token, address := linkf.NewToken(), freeAddr(t)
+	log := filepath.Join(t.TempDir(), "server.log")
+	file := openLog(t, log)
+	config := func(more string) string {
+		return fmt.Sprintf("fleet {\n\t\tlisten %s\n\t\ttoken %s\n\t\trelink 1s\n\t}\n\t%s", address, token, more)
+	}
+	e := startEdge(t, config(""), "fleet")
+	w := newWay(t, address)
+	agentWithLog(t, w.ln.Addr().String(), token, evil, log, startSim(t, llamasim.Options{Model: "m", Slots: 2, Decode: 100, Log: file}))
+	e.ready()
+	events := e.events(t.Context())
+	streamed := make(chan streamed, 1)
+	go func() { streamed <- e.chatOf("tell me", 100, nil) }()
+	events.next("port", `"state":"processing"`)
+	if wrong := (<-streamed).whole(); wrong != "" {
+		t.Error(wrong)
+	}
+	s, ok := e.slotsOfSource(evil)
+	if !ok || s.Node != evil || s.Degraded || s.Stale || s.Age == nil || *s.Age > 60 || len(s.Ports) != 1 || len(s.Ports[0].Slots) != 2 {
+		t.Fatalf("got %+v, want the node's two slots", s)
+	}
+	if got := e.get(e.Admin + "/fleet/nodes").Body; !strings.Contains(got, `"status_age_seconds":`) {
+		t.Errorf("got %s, want the age of the node's word", got)
+	}
+	metrics := e.get(e.Admin + "/metrics").Body
+	for _, want := range []string{
+		fmt.Sprintf(`slotfleet_slotlog_slots{port="%d",source="%s",state="processing"} `, s.Ports[0].Port, evil),
+		fmt.Sprintf(`slotfleet_slotlog_degraded{source="%s"} 0`, evil),
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("the metrics do not hold %s", want)
+		}
+	}
+	var text strings.Builder
+	if err := (allSlots{[]sourceSlots{s}}).write(&text); err != nil || strings.Contains(text.String(), "\x1b") {
+		t.Errorf("the table has the name as it is: %q, %v", text.String(), err)
+	}
+
+	// A source that is read here has the name, and the node's slots another.
+	if err := e.load(config("slotlog {\n\t\tsource "+`"`+evil+`"`+" file "+log+"x\n\t}"), "fleet"); err != nil {
+		t.Fatal(err)
+	}
+	if s, _ := e.slotsOfSource(evil); s.Node != "" {
+		t.Errorf("got %+v, want the source that is read here", s)
+	}
+	if s, ok := e.slotsOfSource("node " + evil); !ok || s.Node != evil {
+		t.Errorf("got %+v, want the node's under a name of its own", s)
+	}
+	if err := e.load(config(""), "fleet"); err != nil {
+		t.Fatal(err)
+	}
+
+	w.cut()
+	events.next("source", "last word")
+	if s, ok := e.slotsOfSource(evil); ok && (!s.Stale || !s.Degraded || len(s.Ports[0].Slots) == 0) {
+		t.Errorf("got %+v, want the last word, marked stale", s)
+	}
+	await(t, "the slots of a node that did not come back to go", func() bool {
+		_, ok := e.slotsOfSource(evil)
+		return !ok
+	})
+}
+
+func TestSourceMayNotHaveTheNameOfAnAgentThatIsDialled(t *testing.T) {
+	e := startEdge(t, "", "respond x")
+	err := e.load(fmt.Sprintf("fleet {\n\t\tinsecure\n\t\tnode gpu1 linkf://10.0.0.9:8454\n\t}\n\tslotlog {\n\t\tsource gpu1 file %s\n\t}", filepath.Join(t.TempDir(), "log")), "fleet")
+	if err == nil || !strings.Contains(err.Error(), "node gpu1") || !strings.Contains(err.Error(), "rename one") {
+		t.Errorf("got %v, want an error that says what to rename", err)
+	}
+}

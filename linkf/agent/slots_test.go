@@ -1,0 +1,122 @@
+package agent
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slotfleet/slotfleet/linkf"
+	"github.com/slotfleet/slotfleet/slotlog"
+)
+
+// logOfTest is a log that shows how often it changed.
+type logOfTest struct {
+	changed chan struct{}
+	held    int64
+}
+
+func (l *logOfTest) Subscribe() (<-chan struct{}, func()) { return l.changed, func() {} }
+
+func (l *logOfTest) Snapshot(now time.Time) slotlog.Snapshot {
+	return slotlog.Snapshot{LookedAt: now, Ports: []slotlog.PortState{{
+		Port: 1, Slots: []slotlog.Slot{{State: slotlog.Processing, PromptTokens: new(l.held)}},
+	}}}
+}
+
+func (l *logOfTest) changes() {
+	l.held++
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+}
+
+func TestSlotsAreShownWithin20msOfAChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &logOfTest{changed: make(chan struct{}, 1)}
+		ctx, cancel := context.WithCancel(t.Context())
+		var shown []int64
+		var at []time.Time
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			showSlots(ctx, log, func(l linkf.Log) {
+				shown, at = append(shown, *l.Servers[0].Slots[0].Held), append(at, time.Now())
+			})
+		}()
+		last := func() int64 { return shown[len(shown)-1] }
+		synctest.Wait()
+		for i := range 2000 { // changes, all of 1 to 45 ms apart
+			time.Sleep(time.Duration(1+i%45) * time.Millisecond)
+			log.changes()
+			changed := log.held
+			synctest.Wait()
+			if last() == changed {
+				continue
+			}
+			looked := at[len(at)-1]
+			if time.Since(looked) >= settleFor {
+				t.Fatalf("change %d was not shown at once, though the last look was %v ago", changed, time.Since(looked))
+			}
+		}
+		for i := 1; i < len(at); i++ {
+			if d := at[i].Sub(at[i-1]); d < settleFor {
+				t.Fatalf("shown again after %v, want at least %v", d, settleFor)
+			}
+		}
+		time.Sleep(settleFor)
+		synctest.Wait()
+		if last() != log.held {
+			t.Errorf("20 ms after the last change: got %d, want %d", last(), log.held)
+		}
+		n := len(shown)
+		time.Sleep(retellAfter + settleFor)
+		synctest.Wait()
+		if len(shown) == n {
+			t.Errorf("a silent log was not shown again within %v", retellAfter)
+		}
+		cancel()
+		<-done
+	})
+}
+
+// What a head shows of a node is what a log that it reads itself would show.
+func TestSlotsAreTheSameAtTheHead(t *testing.T) {
+	p := slotlog.PortState{
+		Port: 8081, Model: "m", Lanes: 2, LaneContext: 4096, KVUnified: new(false),
+		Server: slotlog.ServerDetail{
+			Port: 8081, Model: "m", State: slotlog.ServerLoading, LoadProgress: new(0.5),
+			Lanes: 2, LaneContext: 4096, KVUnified: new(false), Restarts: 3, Backend: slotlog.FailureKilled,
+		},
+		Slots: []slotlog.Slot{
+			{Slot: 0, State: slotlog.Processing, Task: new(7), PromptTokens: new(int64(10)), Decoded: new(int64(3)), RateTps: new(31.5)},
+			{Slot: 1, State: slotlog.Idle},
+		},
+		Details: []slotlog.Detail{
+			{
+				Slot: 0, Phase: slotlog.PhaseDecode, Task: new(7), PromptTokens: new(int64(12)), PromptProcessed: new(int64(8)), Progress: new(1.0),
+				CachedTokens: new(int64(4)), Generated: new(int64(3)), Rate: new(31.5), RateNow: new(30.0), ContextUsed: new(int64(15)), ContextSize: new(int64(4096)),
+				ContextShifts: 1, Truncated: true, CancelPending: true, Failure: slotlog.FailureMedia,
+			},
+			{Slot: 1, Phase: slotlog.PhaseIdle},
+		},
+	}
+	if diff := cmp.Diff([]slotlog.PortState{p}, Ports(logOf(slotlog.Snapshot{Ports: []slotlog.PortState{p}}))); diff != "" {
+		t.Errorf("(-at the node +at the head):\n%s", diff)
+	}
+}
+
+func TestWordsThatNoLogHasAreUnknown(t *testing.T) {
+	got := Ports(linkf.Log{Servers: []linkf.Server{{State: "\x1b[2J", Failure: "the prompt", Slots: []linkf.Slot{{State: "x", Phase: "y", Failure: "z"}}}}})
+	want := []slotlog.PortState{{
+		Server:  slotlog.ServerDetail{State: slotlog.ServerUnknown, Backend: slotlog.FailureOther},
+		Slots:   []slotlog.Slot{{State: slotlog.Unknown}},
+		Details: []slotlog.Detail{{Phase: slotlog.PhaseLost, Failure: slotlog.FailureOther}},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
