@@ -51,7 +51,8 @@ type Node struct {
 	runs   map[uint64]*nodeRun
 	calls  map[uint64]context.CancelFunc
 	closed bool
-	ticker *time.Timer // ends leases while nobody is connected
+	idle   chan struct{} // closed when a node that takes nothing new is empty; nil: it takes
+	ticker *time.Timer   // ends leases while nobody is connected
 }
 
 // nodeConn is one connection. It is the machine's end of it.
@@ -91,6 +92,24 @@ func NewNode(o NodeOptions) (*Node, error) {
 	n.ticker = time.AfterFunc(time.Hour, n.tick)
 	n.wg.Go(func() { o.Upstream.Watch(n.life, n.offer) })
 	return n, nil
+}
+
+// Drain has the node take nothing new and tells its heads so, which move what can go on
+// elsewhere. It returns when nothing runs, or ctx ends.
+func (n *Node) Drain(ctx context.Context) {
+	n.mu.Lock()
+	if n.idle == nil {
+		n.idle = make(chan struct{})
+		n.m.leave(clockNow())
+		n.stir()
+	}
+	idle := n.idle
+	n.mu.Unlock()
+	select {
+	case <-idle:
+	case <-ctx.Done():
+	case <-n.life.Done():
+	}
 }
 
 // Close ends what the node runs, tells its heads so, ends its connections, and closes
@@ -171,6 +190,7 @@ func (n *Node) stir() {
 }
 
 func (n *Node) act() {
+	defer n.lookIdle()
 	for _, x := range n.m.actions() {
 		switch x.kind {
 		case agentStart:
@@ -205,6 +225,18 @@ func (n *Node) act() {
 			}
 			n.log.Info("linked to a head", "head", x.identity)
 		}
+	}
+}
+
+// lookIdle says that a node which takes nothing new is empty. Called under the mutex.
+func (n *Node) lookIdle() {
+	if n.idle == nil || !n.m.idle() {
+		return
+	}
+	select {
+	case <-n.idle:
+	default:
+		close(n.idle)
 	}
 }
 

@@ -116,6 +116,10 @@ func learn(ctx context.Context, up *llamacpp.Link) {
 	_, _ = up.Call(ctx, fleet.Call{Op: fleet.OpProbe})
 }
 
+// Drain takes nothing new, has the heads move what can go on elsewhere, and waits until
+// nothing runs or ctx ends. Close is to follow.
+func (a *Agent) Drain(ctx context.Context) { a.node.Drain(ctx) }
+
 // Close ends what the node runs, tells the heads, and waits until all of it is over.
 func (a *Agent) Close() error {
 	var err error
