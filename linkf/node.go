@@ -22,8 +22,9 @@ type NodeOptions struct {
 	// Lanes bounds the generations of all heads. Default: what the server has.
 	Lanes int
 
-	// Tokens that prove the node to its heads and them to it; if one is not known
-	// there, the next is used. Default: none, so that nothing is proved.
+	// Tokens that prove the node to its heads and them to it. A head that does not know
+	// one is met with the next on its next connection. Default: none, so that nothing is
+	// proved.
 	Tokens []Token
 
 	// Logger for what nobody gets as an error. Default: none.
@@ -34,6 +35,7 @@ type NodeOptions struct {
 type Node struct {
 	o     NodeOptions
 	log   *slog.Logger
+	amiss complaints
 	doors admission // for heads that dial
 
 	life context.Context // of connections; ends with Close
@@ -50,6 +52,7 @@ type Node struct {
 	conns  map[uint64]*nodeConn
 	runs   map[uint64]*nodeRun
 	calls  map[uint64]context.CancelFunc
+	turns  map[string]int // which token a peer is met with, if it is not the first
 	closed bool
 	idle   chan struct{} // closed when a node that takes nothing new is empty; nil: it takes
 	ticker *time.Timer   // ends leases while nobody is connected
@@ -83,10 +86,12 @@ func NewNode(o NodeOptions) (*Node, error) {
 		o: o, log: o.Logger,
 		m:     newAgent(who{newInstance(), o.Identity}, o.Lanes),
 		conns: make(map[uint64]*nodeConn), runs: make(map[uint64]*nodeRun), calls: make(map[uint64]context.CancelFunc),
+		turns: make(map[string]int),
 	}
 	if n.log == nil {
 		n.log = slog.New(slog.DiscardHandler)
 	}
+	n.amiss.log = n.log
 	n.life, n.quit = context.WithCancel(context.Background())
 	n.work, n.stopWork = context.WithCancelCause(n.life)
 	n.ticker = time.AfterFunc(time.Hour, n.tick)
