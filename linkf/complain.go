@@ -109,9 +109,12 @@ func network(address string) string {
 func kindOf(err error) string {
 	var r Refusal
 	var timeout net.Error
+	var answer *notUpgraded
 	switch {
 	case errors.As(err, &r):
 		return r.Error()
+	case errors.As(err, &answer):
+		return answer.Error()
 	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, context.DeadlineExceeded):
 		return "timeout"
 	}

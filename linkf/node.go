@@ -2,6 +2,7 @@ package linkf
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -26,6 +27,9 @@ type NodeOptions struct {
 	// one is met with the next on its next connection. Default: none, so that nothing is
 	// proved.
 	Tokens []Token
+
+	// TLS for heads behind https. Default: the system's roots.
+	TLS *tls.Config
 
 	// Logger for what nobody gets as an error. Default: none.
 	Logger *slog.Logger

@@ -13,9 +13,9 @@ const (
 	joinMost  = 30 * time.Second       // between two attempts
 )
 
-// Join keeps a link to the head at a host:port until ctx ends or the node is closed,
-// and waits between attempts, with a wait that doubles. All addresses of a name are
-// tried.
+// Join keeps a link to the head at a host:port, or at the http:// or https:// URL of its
+// fleet_join, until ctx ends or the node is closed. It waits between attempts, with a
+// wait that doubles. All addresses of a name are tried.
 func (n *Node) Join(ctx context.Context, address string) {
 	if !n.hold() {
 		return
@@ -79,8 +79,7 @@ func (n *Node) meet(peer string, by func(Token) (bool, error)) (greeted bool, er
 const turnsMost = 256
 
 func (n *Node) dial(ctx context.Context, address string, t Token) (greeted bool, err error) {
-	d := net.Dialer{Timeout: dialLimit}
-	c, err := d.DialContext(ctx, "tcp", address)
+	c, err := n.reach(ctx, address)
 	if err != nil {
 		return false, err
 	}
