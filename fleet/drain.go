@@ -18,6 +18,7 @@ type drain struct {
 	cancel       context.CancelFunc
 	total        int // sessions it had at the beginning
 	moved, ended int
+	own          bool          // the node said that it stops; nobody asked for it
 	over         bool          // nothing of ours runs there any more
 	changed      chan struct{} // has room for one: who runs there changed
 }
@@ -51,18 +52,49 @@ func (m *Manager) Drain(name string) (DrainStatus, error) {
 		return DrainStatus{}, errEnded
 	case n.drain != nil:
 		defer m.mu.Unlock()
+		n.drain.own = false
 		return *m.drainStatus(n), nil
 	}
-	ctx, cancel := context.WithCancel(m.ctx)
-	now := time.Now()
-	d := &drain{since: now, until: now.Add(a.DrainTimeout), cancel: cancel, total: len(m.on(n)), changed: make(chan struct{}, 1)}
-	n.drain = d
-	m.wg.Go(func() { m.empty(ctx, n, d) })
-	st := *m.drainStatus(n)
+	st := m.beginDrain(n, a.DrainTimeout, false)
 	m.mu.Unlock()
 	a.Log.Info("node is drained", "node", name, "sessions", st.Left, "timeout", a.DrainTimeout)
 	m.tell(Change{Kind: ChangeDraining, Node: name})
 	return st, nil
+}
+
+// beginDrain takes the node out of service. Called under the mutex.
+func (m *Manager) beginDrain(n *node, timeout time.Duration, own bool) DrainStatus {
+	ctx, cancel := context.WithCancel(m.ctx)
+	now := time.Now()
+	d := &drain{
+		since: now, until: now.Add(timeout), cancel: cancel, own: own,
+		total: len(m.on(n)), changed: make(chan struct{}, 1),
+	}
+	n.drain = d
+	m.wg.Go(func() { m.empty(ctx, n, d) })
+	return *m.drainStatus(n)
+}
+
+// leaves follows what a node says of its stopping: one that is about to is drained, until
+// another run of it says that it is not.
+func (m *Manager) leaves(n *node, leaving bool) {
+	m.mu.Lock()
+	a, _ := m.policyOf(n)
+	switch {
+	case m.closed || a == nil:
+	case leaving && n.drain == nil:
+		st := m.beginDrain(n, a.DrainTimeout, true)
+		m.mu.Unlock()
+		a.Log.Info("node is about to stop, and is drained", "node", n.name, "sessions", st.Left)
+		m.tell(Change{Kind: ChangeDraining, Node: n.name, Why: "stopping"})
+		return
+	case !leaving && n.drain != nil && n.drain.own:
+		m.endDrain(n)
+		m.mu.Unlock()
+		m.tellUndrained(a, n)
+		return
+	}
+	m.mu.Unlock()
 }
 
 // Undrain gives a node back to service. One that is not drained stays as it is.
@@ -72,19 +104,28 @@ func (m *Manager) Undrain(name string) error {
 	a, n := m.named(name)
 	drained := n != nil && n.drain != nil
 	if drained {
-		n.drain.cancel()
-		n.drain = nil
-		m.pump()
+		m.endDrain(n)
 	}
 	m.mu.Unlock()
 	switch {
 	case n == nil:
 		return fmt.Errorf("%w: %q", ErrUnknownNode, name)
 	case drained:
-		a.Log.Info("node is back in service", "node", name)
-		m.tell(Change{Kind: ChangeUndrained, Node: name})
+		m.tellUndrained(a, n)
 	}
 	return nil
+}
+
+// endDrain gives the node back to service. Called under the mutex.
+func (m *Manager) endDrain(n *node) {
+	n.drain.cancel()
+	n.drain = nil
+	m.pump()
+}
+
+func (m *Manager) tellUndrained(a *Applied, n *node) {
+	a.Log.Info("node is back in service", "node", n.name)
+	m.tell(Change{Kind: ChangeUndrained, Node: n.name})
 }
 
 // Probe asks a node what it offers, now. Its answer, or its silence, counts as any

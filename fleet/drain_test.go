@@ -127,6 +127,7 @@ func TestDrainOnAFullFleetGetsTheNextLane(t *testing.T) {
 		if got := <-waits; got.err != nil || got.record.Node != "b" {
 			t.Errorf("got %+v", got)
 		}
+		synctest.Wait()
 		if st := m.Status().Nodes[0].Drain; !st.Drained || st.Moved != 1 {
 			t.Errorf("got %+v", st)
 		}
@@ -249,6 +250,65 @@ func TestProbeOnDemandFindsWhatChanged(t *testing.T) {
 		leave()
 		if err := m.Probe(gone, "a"); err == nil || m.Status().Up != 1 {
 			t.Errorf("an operator who left: got %v and %d nodes up, want the node not blamed", err, m.Status().Up)
+		}
+	})
+}
+
+// leaving has a link say that its node is about to stop, or that it is not.
+func (l *fakeLink) leaving(is bool) {
+	s := l.state()
+	s.Leaving = is
+	l.tell(s)
+}
+
+func TestNodeThatIsAboutToStopIsDrainedUntilItComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, y := serving("m", 3), serving("m", 3, "two.")
+		x.run = pausing("one", nil)
+		y.set(func(l *fakeLink) { l.down = &NodeLost{Cause: CauseRefused} })
+		m, a := fleetOf(t, nil, x, y)
+		synctest.Wait()
+		moves := running(m, a, Request{}, &fakeJob{})
+		synctest.Wait()
+		y.set(func(l *fakeLink) { l.down = nil })
+		time.Sleep(10 * time.Second)
+		at := time.Now()
+		x.leaving(true)
+		if got := <-moves; got.text != "one two. [done]" || got.record.Node != "b" || time.Since(at) > 0 {
+			t.Errorf("got %+v after %s, want it to move at once", got, time.Since(at))
+		}
+		if fresh := <-running(m, a, Request{}, &fakeJob{}); fresh.record.Node != "b" {
+			t.Errorf("a new request went to %q, want b", fresh.record.Node)
+		}
+		x.leaving(true) // once more: nothing begins anew
+		synctest.Wait()
+		if d := m.Status().Nodes[0].Drain; d == nil || d.Moved != 1 || !d.Since.Equal(at) {
+			t.Errorf("got %+v, want one drain", d)
+		}
+		x.leaving(false)
+		if d := m.Status().Nodes[0].Drain; d != nil {
+			t.Errorf("got %+v, want it in service: another run of it speaks", d)
+		}
+		quietNow(t, m)
+	})
+}
+
+// What an operator wanted is not undone by the node.
+func TestDrainThatWasAskedForOutlivesTheNodesStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, begin := range map[string]func(*Manager, *fakeLink){
+			"asked before": func(m *Manager, x *fakeLink) { _, _ = m.Drain("a"); x.leaving(true) },
+			"asked after":  func(m *Manager, x *fakeLink) { x.leaving(true); _, _ = m.Drain("a") },
+		} {
+			x := serving("m", 3)
+			m, _ := fleetOf(t, nil, x)
+			synctest.Wait()
+			begin(m, x)
+			x.leaving(false)
+			if m.Status().Nodes[0].Drain == nil {
+				t.Errorf("%s: the node is in service again", name)
+			}
+			m.Close()
 		}
 	})
 }

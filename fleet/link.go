@@ -162,6 +162,10 @@ type NodeState struct {
 	// Loads: a request for an instance that is not loaded has the node load it.
 	Loads bool
 
+	// Leaving: the node takes nothing new, for it is about to stop. The manager drains it
+	// until the next state without it, which is one of another run.
+	Leaving bool
+
 	// Down is why the node cannot be used, where the link itself noticed that.
 	Down error
 

@@ -143,6 +143,7 @@ func (m *Manager) report(n *node, s NodeState) {
 		m.goesAway(n, s.Away)
 		return
 	}
+	m.leaves(n, s.Leaving)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	before := n.offers()

@@ -41,6 +41,7 @@ type Head struct {
 	me     who
 	keys   atomic.Pointer[Keyring]
 	log    *slog.Logger
+	amiss  complaints
 	epochs atomic.Uint64
 	lease  atomic.Int64 // nanoseconds
 	doors  admission
@@ -58,6 +59,7 @@ func NewHead(o HeadOptions) (*Head, error) {
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
+	h.amiss.log = h.log
 	return h, nil
 }
 
@@ -136,7 +138,7 @@ func (h *Head) Serve(ln net.Listener, adopt func(*Joiner) error) error {
 		}
 		if err != nil {
 			// Out of files, mostly: accepting goes on when there are some again.
-			h.log.Warn("accept a node", "error", err)
+			h.amiss.warn("accept a node", "", err)
 			if !pause(ctx, 100*time.Millisecond) {
 				return nil
 			}
@@ -145,25 +147,27 @@ func (h *Head) Serve(ln net.Listener, adopt func(*Joiner) error) error {
 		wg.Go(func() {
 			stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 			defer stop()
-			h.Accept(c, adopt)
+			h.Accept(c, hostOf(c), adopt)
 		})
 	}
 }
 
-// Accept takes one connection of a node that dialled in, and returns when it was
-// attached or refused. Above the bounds on unfinished handshakes it is refused at once.
-func (h *Head) Accept(c net.Conn, adopt func(*Joiner) error) {
-	address := hostOf(c)
-	if !h.doors.enter(address) {
+// Accept takes one connection of a node that dialled in from a host, and returns when it
+// was attached or refused. Above the bounds on unfinished handshakes it is refused at once.
+func (h *Head) Accept(c net.Conn, host string, adopt func(*Joiner) error) {
+	if err := h.admit(c, host, adopt); err != nil {
+		_ = c.Close()
+		h.amiss.warn("a node that dialled in was not taken", host, err)
+	}
+}
+
+func (h *Head) admit(c net.Conn, host string, adopt func(*Joiner) error) error {
+	if !h.doors.enter(host) {
 		_ = writeAll(c, refusal(RefusedFull), time.Second)
-		_ = c.Close()
-		return
+		return RefusedFull
 	}
-	defer h.doors.leave(address)
-	if err := h.join(c, address, adopt); err != nil {
-		_ = c.Close()
-		h.log.Warn("a node that dialled in was not taken", "address", address, "error", err)
-	}
+	defer h.doors.leave(host)
+	return h.join(c, host, adopt)
 }
 
 func (h *Head) join(c net.Conn, address string, adopt func(*Joiner) error) error {
@@ -172,18 +176,21 @@ func (h *Head) join(c net.Conn, address string, adopt func(*Joiner) error) error
 		return err
 	}
 	j := &Joiner{Identity: g.node.identity, Address: address, head: h, c: c, s: s, g: g}
-	if !e.allows(j.Identity) {
-		err = fmt.Errorf("its token may not be used by %q", j.Identity)
-	} else {
+	if err = e.allows(j.Identity); err == nil {
 		err = adopt(j)
 	}
 	if err != nil && !j.taken {
-		g.wire.fail(err.Error())
-		if b, sealErr := s.seal(nil, g.wire.rest(nil, 0, clockNow()), clockNow()); sealErr == nil {
-			_ = writeAll(c, b, time.Second)
-		}
+		g.turnAway(c, s, err)
 	}
 	return err
+}
+
+// turnAway tells a node that was greeted why it is not taken.
+func (g *greeting) turnAway(c net.Conn, s *secure, why error) {
+	g.wire.fail(why.Error())
+	if b, err := s.seal(nil, g.wire.rest(nil, 0, clockNow()), clockNow()); err == nil {
+		_ = writeAll(c, b, time.Second)
+	}
 }
 
 // admission bounds the handshakes that are not finished.

@@ -53,6 +53,7 @@ type agentMachine struct {
 	offers   *status // as told last
 	offersAt time.Duration
 	log      *saying       // nil: the node reads none
+	leaving  bool          // nothing new is taken
 	leaseDue time.Duration // no lease has anything due before
 
 	acts []agentAction
@@ -339,6 +340,33 @@ func (a *agentMachine) offer(now time.Duration, s fleet.NodeState, wall time.Tim
 	return nil
 }
 
+// leave has the node take nothing new, and the heads told so.
+func (a *agentMachine) leave(now time.Duration) {
+	a.advance(now)
+	a.leaving = true
+	for _, c := range a.conns {
+		c.stateDue = true
+	}
+}
+
+// idle reports whether nothing runs, and no head has anything here.
+func (a *agentMachine) idle() bool {
+	for _, h := range a.heads {
+		if len(h.sessions) > 0 {
+			return false
+		}
+	}
+	return len(a.runs)+len(a.calls) == 0
+}
+
+// take takes a lane; why says why there is none.
+func (a *agentMachine) take(model string) (why string) {
+	if a.leaving {
+		return "the node is stopping"
+	}
+	return a.lanes.take(model)
+}
+
 // fits reports whether the status can be sent, whatever stateFor makes of it.
 func (m *status) fits() error {
 	largest, most := *m, uint32(math.MaxUint32)
@@ -359,6 +387,7 @@ func (m *status) fits() error {
 // stateFor is the status for one head: ages as of now, and which load is its own.
 func (a *agentMachine) stateFor(h *agentHead) status {
 	m := *a.offers
+	m.Leaving = a.leaving
 	m.Instances = slices.Clone(m.Instances)
 	for i := range m.Instances {
 		x := &m.Instances[i]

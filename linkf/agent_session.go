@@ -130,7 +130,7 @@ func (a *agentMachine) assign(c *agentConn, m assign) error {
 	if len(h.sessions) >= maxSessions {
 		why = "it has too many sessions"
 	} else {
-		why = a.lanes.take(m.Model)
+		why = a.take(m.Model)
 	}
 	if why != "" {
 		c.stateDue, c.toldAt = true, -statusGap // with its load, at once
@@ -177,7 +177,7 @@ func (a *agentMachine) generate(c *agentConn, m generate) error {
 		return fmt.Errorf("session %d: generation %d is not due", s.id, m.Generation)
 	}
 	if !s.lane {
-		if why := a.lanes.take(s.model); why != "" {
+		if why := a.take(s.model); why != "" {
 			c.stateDue, c.toldAt = true, -statusGap
 			a.drop(s, errors.New(why))
 			a.goneFrom(c, m.key, goneDeclined, why)

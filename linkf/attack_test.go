@@ -56,7 +56,7 @@ func targets(t *testing.T, f func(t *testing.T, x *target)) {
 			}
 			link := h.Joined("box-a")
 			f(t, &target{role: RoleNode, doors: &h.doors, accept: func(c net.Conn) {
-				h.Accept(c, func(j *Joiner) error { return j.Attach(link) })
+				h.Accept(c, hostOf(c), func(j *Joiner) error { return j.Attach(link) })
 			}})
 			if err := link.Close("the test is over"); err != nil {
 				t.Error(err)
@@ -66,8 +66,7 @@ func targets(t *testing.T, f func(t *testing.T, x *target)) {
 	t.Run("node", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNode(t, newServer(), token(t, tokenA))
-			keys := keysOf(t, tokenA)
-			f(t, &target{role: RoleHead, doors: &n.doors, accept: func(c net.Conn) { n.accept(c, keys) }})
+			f(t, &target{role: RoleHead, doors: &n.doors, accept: func(c net.Conn) { n.accept(c) }})
 			if err := n.Close(); err != nil {
 				t.Error(err)
 			}
@@ -532,10 +531,10 @@ func TestIdleLinkSaysHeartbeatsAndNothingElse(t *testing.T) {
 		link := h.Joined("box-a")
 		its, mine := net.Pipe()
 		one, other := &counted{Conn: its}, &counted{Conn: mine}
-		go h.Accept(one, func(j *Joiner) error { return j.Attach(link) })
+		go h.Accept(one, hostOf(one), func(j *Joiner) error { return j.Attach(link) })
 		served := make(chan error)
 		go func() {
-			_, err := n.serve(other, keysOrNone(nil), func() {})
+			_, err := n.serve(other, Token{}, func() {})
 			served <- err
 		}()
 		time.Sleep(time.Second)

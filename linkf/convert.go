@@ -54,7 +54,7 @@ func statusOf(s fleet.NodeState, wall time.Time) status {
 
 // state is what the head's manager is told.
 func (m *status) state(node string, wall time.Time) fleet.NodeState {
-	s := fleet.NodeState{Places: int(m.Places), Loads: m.Loads}
+	s := fleet.NodeState{Places: int(m.Places), Loads: m.Loads, Leaving: m.Leaving}
 	if m.Down != nil {
 		s.Down = m.Down.err(node)
 	}

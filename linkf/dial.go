@@ -56,8 +56,19 @@ func (l *Link) connect(ctx context.Context) error {
 	return l.dialErr
 }
 
-// attempt dials the node, learns who it is, and attaches the connection.
+// attempt makes a connection. A node that came with a token which is not known here is
+// dialled once more at once: while tokens are rotated it has two, and uses the other
+// one next.
 func (l *Link) attempt() error {
+	err := l.try()
+	if errors.Is(err, RefusedToken) && l.life.Err() == nil {
+		err = l.try()
+	}
+	return err
+}
+
+// try dials the node, learns who it is, and attaches the connection.
+func (l *Link) try() error {
 	ctx, cancel := context.WithTimeout(l.life, dialLimit)
 	defer cancel()
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", l.dial)
@@ -66,9 +77,13 @@ func (l *Link) attempt() error {
 	}
 	stop := context.AfterFunc(l.life, func() { _ = c.Close() })
 	defer stop()
-	s, g, _, err := l.head.greet(c)
+	s, g, e, err := l.head.greet(c)
 	if err == nil {
-		err = l.attach(c, s, g)
+		if err = e.allows(g.node.identity); err != nil {
+			g.turnAway(c, s, err)
+		} else {
+			err = l.attach(c, s, g)
+		}
 	}
 	if err != nil {
 		_ = c.Close()

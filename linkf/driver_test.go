@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -165,8 +166,9 @@ func newNode(t *testing.T, s *server, tokens ...Token) *Node {
 	return n
 }
 
-// rigs runs a test with either side dialling.
+// rigs runs a test with either side dialling, and over HTTPS.
 func rigs(t *testing.T, f func(t *testing.T, r *rig)) {
+	t.Run("dialled by the node over HTTPS", func(t *testing.T) { viaHTTPS(t, f) })
 	t.Run("dialled by the head", func(t *testing.T) {
 		r := &rig{t: t, server: newServer(), states: make(chan fleet.NodeState, 100)}
 		h, err := NewHead(HeadOptions{Identity: "edge", Tokens: keysOf(t, tokenA)})
@@ -217,6 +219,34 @@ func rigs(t *testing.T, f func(t *testing.T, r *rig)) {
 		r.watch()
 		f(t, r)
 	})
+}
+
+// viaHTTPS runs a test over a site that prefers HTTP/2, as Caddy's do.
+func viaHTTPS(t *testing.T, f func(t *testing.T, r *rig)) {
+	r := &rig{t: t, server: newServer(), states: make(chan fleet.NodeState, 100)}
+	h, err := NewHead(HeadOptions{Identity: "edge", Tokens: keysOf(t, tokenA)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.link = h.Joined("box-a")
+	site := siteOf(t, h, func(j *Joiner) error { return j.Attach(r.link) })
+	r.way = newWay(t, site.Listener.Addr().String())
+	r.node, err = NewNode(NodeOptions{
+		Identity: "box-a", Upstream: r.server, Tokens: []Token{token(t, tokenA)},
+		TLS: site.Client().Transport.(*http.Transport).TLSClientConfig,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go r.node.Join(ctx, "https://"+r.way.ln.Addr().String()+"/fleet/join")
+	t.Cleanup(func() {
+		cancel()
+		_ = r.node.Close()
+		_ = r.link.Close("the test is over")
+	})
+	r.watch()
+	f(t, r)
 }
 
 // watch waits for the node's first word and passes on the others.

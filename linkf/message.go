@@ -189,6 +189,7 @@ type status struct {
 	Places    uint32     `cbor:"2,keyasint,omitempty"`
 	Loads     bool       `cbor:"3,keyasint,omitempty"`
 	Down      *outcome   `cbor:"4,keyasint,omitempty"`
+	Leaving   bool       `cbor:"5,keyasint,omitempty"` // it takes nothing new, for it is about to stop
 }
 
 type instance struct {

@@ -2,6 +2,7 @@ package linkf
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"sync"
@@ -21,9 +22,13 @@ type NodeOptions struct {
 	// Lanes bounds the generations of all heads. Default: what the server has.
 	Lanes int
 
-	// Tokens that prove the node to its heads and them to it; if one is not known
-	// there, the next is used. Default: none, so that nothing is proved.
+	// Tokens that prove the node to its heads and them to it. A head that does not know
+	// one is met with the next on its next connection. Default: none, so that nothing is
+	// proved.
 	Tokens []Token
+
+	// TLS for heads behind https. Default: the system's roots.
+	TLS *tls.Config
 
 	// Logger for what nobody gets as an error. Default: none.
 	Logger *slog.Logger
@@ -33,6 +38,7 @@ type NodeOptions struct {
 type Node struct {
 	o     NodeOptions
 	log   *slog.Logger
+	amiss complaints
 	doors admission // for heads that dial
 
 	life context.Context // of connections; ends with Close
@@ -49,8 +55,10 @@ type Node struct {
 	conns  map[uint64]*nodeConn
 	runs   map[uint64]*nodeRun
 	calls  map[uint64]context.CancelFunc
+	turns  map[string]int // which token a peer is met with, if it is not the first
 	closed bool
-	ticker *time.Timer // ends leases while nobody is connected
+	idle   chan struct{} // closed when a node that takes nothing new is empty; nil: it takes
+	ticker *time.Timer   // ends leases while nobody is connected
 }
 
 // nodeConn is one connection. It is the machine's end of it.
@@ -83,15 +91,35 @@ func NewNode(o NodeOptions) (*Node, error) {
 		o: o, log: o.Logger,
 		m:     newAgent(me, o.Lanes),
 		conns: make(map[uint64]*nodeConn), runs: make(map[uint64]*nodeRun), calls: make(map[uint64]context.CancelFunc),
+		turns: make(map[string]int),
 	}
 	if n.log == nil {
 		n.log = slog.New(slog.DiscardHandler)
 	}
+	n.amiss.log = n.log
 	n.life, n.quit = context.WithCancel(context.Background())
 	n.work, n.stopWork = context.WithCancelCause(n.life)
 	n.ticker = time.AfterFunc(time.Hour, n.tick)
 	n.wg.Go(func() { o.Upstream.Watch(n.life, n.offer) })
 	return n, nil
+}
+
+// Drain has the node take nothing new and tells its heads so, which move what can go on
+// elsewhere. It returns when nothing runs, or ctx ends.
+func (n *Node) Drain(ctx context.Context) {
+	n.mu.Lock()
+	if n.idle == nil {
+		n.idle = make(chan struct{})
+		n.m.leave(clockNow())
+		n.stir()
+	}
+	idle := n.idle
+	n.mu.Unlock()
+	select {
+	case <-idle:
+	case <-ctx.Done():
+	case <-n.life.Done():
+	}
 }
 
 // Close ends what the node runs, tells its heads so, ends its connections, and closes
@@ -172,6 +200,7 @@ func (n *Node) stir() {
 }
 
 func (n *Node) act() {
+	defer n.lookIdle()
 	for _, x := range n.m.actions() {
 		switch x.kind {
 		case agentStart:
@@ -207,6 +236,18 @@ func (n *Node) act() {
 			}
 			n.log.Info("linked to a head", "head", x.identity)
 		}
+	}
+}
+
+// lookIdle says that a node which takes nothing new is empty. Called under the mutex.
+func (n *Node) lookIdle() {
+	if n.idle == nil || !n.m.idle() {
+		return
+	}
+	select {
+	case <-n.idle:
+	default:
+		close(n.idle)
 	}
 }
 

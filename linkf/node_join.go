@@ -14,9 +14,9 @@ const (
 	joinMost  = 30 * time.Second       // between two attempts
 )
 
-// Join keeps a link to the head at a host:port until ctx ends or the node is closed,
-// and waits between attempts, with a wait that doubles. All addresses of a name are
-// tried.
+// Join keeps a link to the head at a host:port, or at the http:// or https:// URL of its
+// fleet_join, until ctx ends or the node is closed. It waits between attempts, with a
+// wait that doubles. All addresses of a name are tried.
 func (n *Node) Join(ctx context.Context, address string) {
 	if !n.hold() {
 		return
@@ -25,19 +25,16 @@ func (n *Node) Join(ctx context.Context, address string) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(n.life, cancel)()
-	wait, which := joinFirst, 0
+	wait := joinFirst
 	for {
-		greeted, err := n.dial(ctx, address, n.o.Tokens[which])
+		greeted, err := n.meet(address, func(t Token) (bool, error) { return n.dial(ctx, address, t) })
 		if ctx.Err() != nil {
 			return
-		}
-		if errors.Is(err, RefusedToken) {
-			which = (which + 1) % len(n.o.Tokens)
 		}
 		if greeted {
 			wait = joinFirst
 		}
-		n.log.Warn("no link to the head", "head", address, "error", err, "again_in", wait)
+		n.amiss.warn("no link to the head", address, err, "again_in", wait)
 		// Half of it at random: nodes that lost their head together come back apart.
 		if !pause(ctx, wait/2+rand.N(wait/2)) {
 			return
@@ -57,23 +54,47 @@ func (n *Node) hold() bool {
 	return true
 }
 
+// meet speaks with a peer by the token whose turn it is; one that does not know it gets
+// the next one when it is met again.
+func (n *Node) meet(peer string, by func(Token) (bool, error)) (greeted bool, err error) {
+	n.mu.Lock()
+	which := n.turns[peer]
+	n.mu.Unlock()
+	greeted, err = by(n.o.Tokens[which])
+	if !errors.Is(err, RefusedToken) {
+		return greeted, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.turns[peer] != which {
+		return greeted, err // another connection did so
+	}
+	if len(n.turns) >= turnsMost {
+		clear(n.turns)
+	}
+	n.turns[peer] = (which + 1) % len(n.o.Tokens)
+	return greeted, err
+}
+
+// turnsMost bounds the peers that may have a turn of their own.
+const turnsMost = 256
+
 func (n *Node) dial(ctx context.Context, address string, t Token) (greeted bool, err error) {
-	d := net.Dialer{Timeout: dialLimit}
-	c, err := d.DialContext(ctx, "tcp", address)
+	c, err := n.reach(ctx, address)
 	if err != nil {
 		return false, err
 	}
 	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
-	keys := new(Keyring)
-	keys.Add(t)
-	return n.serve(c, keys, func() {})
+	return n.serve(c, t, func() {})
 }
 
 // serve speaks with a head until the connection ends. known is called, under the mutex,
 // when the head said who it is.
-func (n *Node) serve(c net.Conn, keys *Keyring, known func()) (greeted bool, err error) {
+func (n *Node) serve(c net.Conn, t Token, known func()) (greeted bool, err error) {
 	defer func() { _ = c.Close() }()
 	noDelay(c)
+	keys := new(Keyring)
+	keys.Add(t)
 	_, s, rest, err := secured(c, RoleNode, keys)
 	if err != nil {
 		return false, err
@@ -115,19 +136,16 @@ func (n *Node) add(known func()) *nodeConn {
 	return x
 }
 
-// Serve takes the heads that dial the node on a listener until that is closed, with
-// the first of the node's tokens, and waits for their connections to end. Close does
-// not close the listener.
+// Serve takes the heads that dial the node on a listener until that is closed. Close
+// waits for their connections to end, and does not close the listener.
 func (n *Node) Serve(ln net.Listener) error {
-	keys := new(Keyring)
-	keys.Add(n.o.Tokens[0])
 	for {
 		c, err := ln.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return nil
 		}
 		if err != nil {
-			n.log.Warn("accept a head", "error", err)
+			n.amiss.warn("accept a head", "", err)
 			if !pause(n.life, 100*time.Millisecond) {
 				return nil
 			}
@@ -139,22 +157,24 @@ func (n *Node) Serve(ln net.Listener) error {
 		}
 		go func() {
 			defer n.wg.Done()
-			n.accept(c, keys)
+			n.accept(c)
 		}()
 	}
 }
 
-func (n *Node) accept(c net.Conn, keys *Keyring) {
-	address := hostOf(c)
-	if !n.doors.enter(address) {
+func (n *Node) accept(c net.Conn) {
+	host := hostOf(c)
+	if !n.doors.enter(host) {
 		_ = writeAll(c, refusal(RefusedFull), time.Second)
 		_ = c.Close()
+		n.amiss.warn("a head that dialled was not taken", host, RefusedFull)
 		return
 	}
-	known := sync.OnceFunc(func() { n.doors.leave(address) })
+	known := sync.OnceFunc(func() { n.doors.leave(host) })
 	defer known()
 	defer context.AfterFunc(n.life, func() { _ = c.Close() })()
-	if _, err := n.serve(c, keys, known); err != nil && n.life.Err() == nil {
-		n.log.Warn("link of a head ended", "address", address, "error", err)
+	_, err := n.meet(host, func(t Token) (bool, error) { return n.serve(c, t, known) })
+	if err != nil && n.life.Err() == nil {
+		n.amiss.warn("link of a head ended", host, err)
 	}
 }

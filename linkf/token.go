@@ -105,7 +105,12 @@ func (k *Keyring) find(p preamble) (entry, bool) {
 	return found, ok
 }
 
-// allows reports whether the token may be used by a node of the identity.
-func (e entry) allows(identity string) bool {
-	return len(e.identities) == 0 || slices.Contains(e.identities, identity)
+var errNotAllowed = errors.New("its token may not be used by")
+
+// allows says why the token may not be used by a node of the identity.
+func (e entry) allows(identity string) error {
+	if len(e.identities) == 0 || slices.Contains(e.identities, identity) {
+		return nil
+	}
+	return fmt.Errorf("%w %q", errNotAllowed, identity)
 }

@@ -50,8 +50,8 @@ func TestTokensFileSaysWhoMayUseWhich(t *testing.T) {
 		{tokenA, "box-a", true}, {tokenA, "box-b", true}, {tokenA, "box-c", false}, {tokenB, "box-c", true},
 	} {
 		e, ok := k.find(newPreamble(RoleNode, token(t, c.token), [nonceLen]byte{9}))
-		if !ok || e.allows(c.identity) != c.want {
-			t.Errorf("%s: found %v, allowed %v; want %v", c.identity, ok, e.allows(c.identity), c.want)
+		if err := e.allows(c.identity); !ok || (err == nil) != c.want {
+			t.Errorf("%s: found %v, allowed %v; want %v", c.identity, ok, err, c.want)
 		}
 	}
 	if _, ok := k.find(newPreamble(RoleNode, Token{}, [nonceLen]byte{9})); ok {

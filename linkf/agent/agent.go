@@ -19,8 +19,12 @@ import (
 
 // Options say which server an [Agent] runs, and for whom.
 type Options struct {
-	// Heads are the host:port of those to dial. Each gets a link of its own.
+	// Heads are those to dial, as [linkf.Node.Join] has them: host:port, or the URL of a
+	// fleet_join. Each gets a link of its own.
 	Heads []string
+
+	// HeadTLS is for heads behind https. Default: the system's roots.
+	HeadTLS *tls.Config
 
 	// Listener takes heads that dial the node. The agent closes it. Default: none.
 	Listener net.Listener
@@ -67,8 +71,8 @@ func Start(o Options) (*Agent, error) {
 		return nil, errors.New("a node needs a head to dial, or an address to listen on")
 	}
 	for _, h := range o.Heads {
-		if _, _, err := net.SplitHostPort(h); err != nil {
-			return nil, fmt.Errorf("head %q is not a host:port: %w", h, err)
+		if err := linkf.CheckHead(h); err != nil {
+			return nil, fmt.Errorf("head: %w", err)
 		}
 	}
 	if o.Identity == "" {
@@ -85,7 +89,7 @@ func Start(o Options) (*Agent, error) {
 		return nil, err
 	}
 	n, err := linkf.NewNode(linkf.NodeOptions{
-		Identity: o.Identity, Upstream: up, Lanes: o.Lanes, Tokens: o.Tokens, Logger: o.Logger,
+		Identity: o.Identity, Upstream: up, Lanes: o.Lanes, Tokens: o.Tokens, TLS: o.HeadTLS, Logger: o.Logger,
 	})
 	if err != nil {
 		return nil, errors.Join(err, up.Close("the node did not start"))
@@ -119,6 +123,10 @@ func learn(ctx context.Context, up *llamacpp.Link) {
 	defer cancel()
 	_, _ = up.Call(ctx, fleet.Call{Op: fleet.OpProbe})
 }
+
+// Drain takes nothing new, has the heads move what can go on elsewhere, and waits until
+// nothing runs or ctx ends. Close is to follow.
+func (a *Agent) Drain(ctx context.Context) { a.node.Drain(ctx) }
 
 // Close ends what the node runs, tells the heads, and waits until all of it is over.
 func (a *Agent) Close() error {

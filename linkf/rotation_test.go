@@ -1,0 +1,100 @@
+package linkf
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/slotfleet/slotfleet/fleet"
+)
+
+// A node that listens has two tokens while they are rotated: heads that know either
+// reach it, in one attempt and each time anew.
+func TestListeningNodeIsReachedByEitherOfItsTokens(t *testing.T) {
+	ln := listen(t)
+	n := newNode(t, newServer(), token(t, tokenA), token(t, tokenB))
+	served := make(chan error, 1)
+	go func() { served <- n.Serve(ln) }()
+	for i, known := range []string{tokenB, tokenA, tokenB, tokenB, tokenA} {
+		h, err := NewHead(HeadOptions{Identity: fmt.Sprint("edge ", i), Tokens: keysOf(t, known)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		link := h.Dial("box-a", ln.Addr().String())
+		if _, err := link.Call(t.Context(), fleet.Call{Op: fleet.OpProbe}); err != nil {
+			t.Errorf("head %d, which knows one of two tokens: got %v", i, err)
+		}
+		_ = link.Close("over")
+	}
+	_ = ln.Close()
+	_ = n.Close()
+	<-served
+}
+
+// Strangers who say that they know no token change nothing for others.
+func TestTurnsOfPeersAreTheirOwnAndBounded(t *testing.T) {
+	n := newNode(t, newServer(), token(t, tokenA), token(t, tokenB))
+	defer n.Close()
+	used := func(peer string, err error) (which int) {
+		_, _ = n.meet(peer, func(k Token) (bool, error) {
+			if k == token(t, tokenB) {
+				which = 1
+			}
+			return false, err
+		})
+		return which
+	}
+	for i, want := range []int{0, 1, 0} {
+		if got := used("stranger", RefusedToken); got != want {
+			t.Errorf("attempt %d: got token %d, want %d", i+1, got, want)
+		}
+	}
+	if got := used("friend", errors.New("lost")); got != 0 {
+		t.Errorf("got token %d for another peer, want the first", got)
+	}
+	for i := range 10 * turnsMost {
+		used(fmt.Sprint(i), RefusedToken)
+	}
+	if len(n.turns) > turnsMost {
+		t.Errorf("%d turns are kept, want at most %d", len(n.turns), turnsMost)
+	}
+}
+
+// A token that is bound to identities is good for no other, whoever dials; what the node
+// is called at the head is the head's matter.
+func TestHeadThatDialsHoldsTheNodeToItsIdentity(t *testing.T) {
+	for allowed, ok := range map[string]bool{"box-a": true, "box-b": false} {
+		ln := listen(t)
+		var k kept
+		n, err := NewNode(NodeOptions{Identity: "box-a", Upstream: newServer(), Tokens: []Token{token(t, tokenA)}, Logger: k.log()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		served := make(chan error, 1)
+		go func() { served <- n.Serve(ln) }()
+		keys := new(Keyring)
+		keys.Add(token(t, tokenA), allowed)
+		h, err := NewHead(HeadOptions{Identity: "edge", Tokens: keys})
+		if err != nil {
+			t.Fatal(err)
+		}
+		link := h.Dial("name in the configuration", ln.Addr().String())
+		_, err = link.Call(t.Context(), fleet.Call{Op: fleet.OpProbe})
+		if (err == nil) != ok {
+			t.Errorf("allowed %s: got %v", allowed, err)
+		}
+		_ = link.Close("over")
+		_ = ln.Close()
+		_ = n.Close()
+		<-served
+		if ok {
+			continue
+		}
+		for side, said := range map[string]string{"head": fmt.Sprint(err), "node": strings.Join(k.lines(), "\n")} {
+			if !strings.Contains(strings.ReplaceAll(said, `\`, ""), `may not be used by "box-a"`) {
+				t.Errorf("the %s says %s, want the reason", side, said)
+			}
+		}
+	}
+}
