@@ -181,6 +181,7 @@ func TestGarbageAndCutHandshakesLeaveNothing(t *testing.T) {
 				t.Errorf("%s: it is still connected after %v", name, time.Since(began))
 			}
 			_ = c.Close()
+			x.wantDoors(t, 0)
 		}
 		for cut := range len(good) {
 			c := x.dial("10.0.0.1")
@@ -534,7 +535,7 @@ func TestIdleLinkSaysHeartbeatsAndNothingElse(t *testing.T) {
 		go h.Accept(one, hostOf(one), func(j *Joiner) error { return j.Attach(link) })
 		served := make(chan error)
 		go func() {
-			_, err := n.serve(other, Token{}, func() {})
+			_, err := n.serve(other, "head", func() {})
 			served <- err
 		}()
 		time.Sleep(time.Second)

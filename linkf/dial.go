@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"syscall"
 	"time"
@@ -86,10 +87,20 @@ func (l *Link) try() error {
 		}
 	}
 	if err != nil {
+		if errors.Is(err, RefusedToken) {
+			awaitEnd(c) // by then it has its other token ready
+		}
 		_ = c.Close()
 		return lost(l.name, fleet.CauseUnusable, fmt.Errorf("link to %s: %w", l.dial, err))
 	}
 	return nil
+}
+
+// awaitEnd waits a little until the peer has closed the connection.
+func awaitEnd(c net.Conn) {
+	if c.SetReadDeadline(time.Now().Add(time.Second)) == nil {
+		_, _ = io.Copy(io.Discard, c)
+	}
 }
 
 func causeOfDial(err error) fleet.Cause {

@@ -27,7 +27,7 @@ func (n *Node) Join(ctx context.Context, address string) {
 	defer context.AfterFunc(n.life, cancel)()
 	wait := joinFirst
 	for {
-		greeted, err := n.meet(address, func(t Token) (bool, error) { return n.dial(ctx, address, t) })
+		greeted, err := n.dial(ctx, address)
 		if ctx.Err() != nil {
 			return
 		}
@@ -54,48 +54,51 @@ func (n *Node) hold() bool {
 	return true
 }
 
-// meet speaks with a peer by the token whose turn it is; one that does not know it gets
-// the next one when it is met again.
-func (n *Node) meet(peer string, by func(Token) (bool, error)) (greeted bool, err error) {
+// turn is the token that a peer is met with.
+func (n *Node) turn(peer string) (which int) {
 	n.mu.Lock()
-	which := n.turns[peer]
-	n.mu.Unlock()
-	greeted, err = by(n.o.Tokens[which])
-	if !errors.Is(err, RefusedToken) {
-		return greeted, err
-	}
+	defer n.mu.Unlock()
+	return n.turns[peer]
+}
+
+// missed has a peer that does not know a token met with the next one.
+func (n *Node) missed(peer string, which int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.turns[peer] != which {
-		return greeted, err // another connection did so
+		return // another connection did so
 	}
 	if len(n.turns) >= turnsMost {
 		clear(n.turns)
 	}
 	n.turns[peer] = (which + 1) % len(n.o.Tokens)
-	return greeted, err
 }
 
 // turnsMost bounds the peers that may have a turn of their own.
 const turnsMost = 256
 
-func (n *Node) dial(ctx context.Context, address string, t Token) (greeted bool, err error) {
+func (n *Node) dial(ctx context.Context, address string) (greeted bool, err error) {
 	c, err := n.reach(ctx, address)
 	if err != nil {
 		return false, err
 	}
 	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
-	return n.serve(c, t, func() {})
+	return n.serve(c, address, func() {})
 }
 
-// serve speaks with a head until the connection ends. known is called, under the mutex,
-// when the head said who it is.
-func (n *Node) serve(c net.Conn, t Token, known func()) (greeted bool, err error) {
+// serve speaks with a head until the connection ends. One that does not know the token it
+// is met with is met with the next one from when the connection is closed here. known is
+// called, under the mutex, when the head said who it is.
+func (n *Node) serve(c net.Conn, peer string, known func()) (greeted bool, err error) {
 	defer func() { _ = c.Close() }()
 	noDelay(c)
+	which := n.turn(peer)
 	keys := new(Keyring)
-	keys.Add(t)
+	keys.Add(n.o.Tokens[which])
 	_, s, rest, err := secured(c, RoleNode, keys)
+	if errors.Is(err, RefusedToken) {
+		n.missed(peer, which)
+	}
 	if err != nil {
 		return false, err
 	}
@@ -173,7 +176,7 @@ func (n *Node) accept(c net.Conn) {
 	known := sync.OnceFunc(func() { n.doors.leave(host) })
 	defer known()
 	defer context.AfterFunc(n.life, func() { _ = c.Close() })()
-	_, err := n.meet(host, func(t Token) (bool, error) { return n.serve(c, t, known) })
+	_, err := n.serve(c, host, known)
 	if err != nil && n.life.Err() == nil {
 		n.amiss.warn("link of a head ended", host, err)
 	}
