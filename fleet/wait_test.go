@@ -396,7 +396,7 @@ func TestHeldRequestIsAskedAboutAgain(t *testing.T) {
 // placing places as a test says.
 type placing func(*waiter) *instance
 
-func (p placing) place(_ *Manager, w *waiter, _ []candidate, _ time.Time) *instance { return p(w) }
+func (p placing) place(_ *Manager, w *waiter, _, _ []candidate, _ time.Time) *instance { return p(w) }
 
 // A context that grew is of use to those that fit it now, whoever stands before them.
 func TestGrownContextTakesThoseThatFitIt(t *testing.T) {
