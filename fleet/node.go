@@ -175,6 +175,8 @@ func (m *Manager) takeIn(n *node, s NodeState) (fresh []*instance) {
 	for _, said := range s.Instances {
 		i := n.instance(said.Model)
 		said = plausible(said, time.Now())
+		said.Rates.Prefill = cmp.Or(said.Rates.Prefill, i.said.Rates.Prefill) // they outlive the log
+		said.Rates.Decode = cmp.Or(said.Rates.Decode, i.said.Rates.Decode)
 		if !i.loaded() || i.said.Port != said.Port {
 			fresh = append(fresh, i)
 		}
