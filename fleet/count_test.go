@@ -29,7 +29,6 @@ func narrowAndWide(t *testing.T) (m *Manager, p *Applied, narrow, wide *fakeLink
 	narrow, wide = serving("m", 1, "whole."), serving("m", 1, "whole.")
 	narrow.instances[0].Context, wide.instances[0].Context = 1000, 4000
 	m, p = fleetOf(t, stated, narrow, wide)
-	synctest.Wait()
 	end = make(chan struct{})
 	wide.set(func(l *fakeLink) { l.run = blocking(end) })
 	go func() { _, _ = run(m, p, Request{Prompt: 3000}) }()
@@ -123,7 +122,6 @@ func TestNothingIsCountedWhereItDoesNotMatter(t *testing.T) {
 				a.instances[0].State, b.instances[0].State = c.state, c.state
 				a.ask, b.ask = says(1), says(1)
 				m, p := fleetOf(t, stated, a, b)
-				synctest.Wait()
 				r := Request{Prompt: c.estimate, Counter: counter{}}
 				if c.withoutMethod {
 					r.Counter = nil

@@ -21,7 +21,6 @@ func TestTimeOfALoadIsLearnedAndPassesForThatOfItsLike(t *testing.T) {
 		a := router(2, map[string]State{"x": StateUnloaded, "y": StateUnloaded})
 		b := router(2, map[string]State{"x": StateUnloaded, "z": StateUnloaded})
 		m, _ := fleetOf(t, nil, &a.fakeLink, &b.fakeLink)
-		synctest.Wait()
 		want := func(what string, node, instance int, want float64) {
 			t.Helper()
 			m.mu.Lock()
@@ -60,7 +59,6 @@ func TestLoadThatWasUnderWayAtFirstTeachesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := router(1, map[string]State{"x": StateLoading})
 		m, _ := fleetOf(t, nil, &a.fakeLink)
-		synctest.Wait()
 		time.Sleep(time.Second)
 		a.says(0, StateReady)
 		m.mu.Lock()
