@@ -15,7 +15,6 @@ func TestNodeThatIsGoneBeforeTheStartIsReplaced(t *testing.T) {
 		x, y := serving("m", 1), serving("m", 1, "one", "two.")
 		x.run = losing(CauseRefused)
 		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y)
-		synctest.Wait()
 		s, err := m.Admit(t.Context(), a, Request{Model: "m"})
 		if err != nil || s.Instance().Node != "a" {
 			t.Fatalf("got %v, want a lane of a", err)
@@ -49,7 +48,6 @@ func TestManyAtOnceGetEachItsOwnAnswer(t *testing.T) {
 			links = append(links, l)
 		}
 		m, a := fleetOf(t, func(p *Policy) { p.Placement = LeastLoaded }, links...)
-		synctest.Wait()
 		ended := make([]<-chan answered, sessions)
 		for k := range ended {
 			ended[k] = running(m, a, Request{}, &namedJob{name: fmt.Sprint("answer ", k)})
@@ -88,7 +86,6 @@ func TestLoadIsSeenDuringAGeneration(t *testing.T) {
 		end := make(chan struct{})
 		x.run = blocking(end)
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		ended := running(m, a, Request{}, &fakeJob{})
 		synctest.Wait()
 		i := x.instances[0]

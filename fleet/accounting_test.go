@@ -25,7 +25,6 @@ func TestLanesAddUpUnderAnySchedule(t *testing.T) {
 				links[i].run = moody(rand.New(rand.NewPCG(seed, uint64(i))), links[i])
 			}
 			m, a := fleetOf(t, func(p *Policy) { p.Placement, p.Wait, p.Waiting = placement, 20*time.Second, 16 }, links...)
-			synctest.Wait()
 			r := rand.New(rand.NewPCG(seed, 99))
 			for range requests {
 				leave := time.Duration(r.Int64N(int64(40 * time.Second)))

@@ -19,7 +19,10 @@ func (m *Manager) Admit(ctx context.Context, a *Applied, r Request) (*Session, e
 	}
 	ctx, done := s.bind(ctx)
 	defer done()
-	c, err := m.place(ctx, &waiter{Request: r, policy: a})
+	s.exact = m.count(ctx, a, &r)
+	w := s.waiter(Needs{})
+	w.Deadline = r.Deadline
+	c, err := m.place(ctx, w)
 	if err != nil {
 		s.end(err)
 		return nil, err

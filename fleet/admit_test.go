@@ -14,7 +14,6 @@ func TestLaneIsTakenInOneStepWithTheChoice(t *testing.T) {
 		x, y := serving("m", 2), serving("m", 3)
 		x.run, y.run = blocking(end), blocking(end)
 		m, a := fleetOf(t, nil, x, y)
-		synctest.Wait()
 		const n = 40
 		errs := make(chan error, n)
 		for range n {
@@ -43,7 +42,6 @@ func TestRequestsWaitInTheirOrder(t *testing.T) {
 		step := make(chan struct{})
 		x.run = blocking(step)
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		served := make(chan int, 10)
 		for i := range 5 {
 			go func() {
@@ -76,7 +74,6 @@ func TestMovingRequestGoesBeforeWaitingOnes(t *testing.T) {
 			return blocking(end)(ctx, a, take)
 		}
 		m, a := fleetOf(t, nil, x, y)
-		synctest.Wait()
 		errs := make(chan error, 3)
 		for range 3 { // on x, on y, waiting
 			go func() { _, err := ask(m, a, &fakeJob{}); errs <- err }()
@@ -106,7 +103,6 @@ func TestFullQueueRefusesAtOnce(t *testing.T) {
 		end := make(chan struct{})
 		x.run = blocking(end)
 		m, a := fleetOf(t, func(p *Policy) { p.Waiting = 2 }, x)
-		synctest.Wait()
 		errs := make(chan error, 3)
 		for range 3 {
 			go func() { _, err := ask(m, a, &fakeJob{}); errs <- err }()
@@ -132,7 +128,6 @@ func TestWaitingEndsAtTheLimitAndAtTheDeadline(t *testing.T) {
 		end := make(chan struct{})
 		x.run = blocking(end)
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		go ask(m, a, &fakeJob{})
 		synctest.Wait()
 		began := time.Now()
@@ -159,7 +154,6 @@ func TestClientThatLeavesTheQueueIsForgotten(t *testing.T) {
 		end := make(chan struct{})
 		x.run = blocking(end)
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		go ask(m, a, &fakeJob{})
 		ctx, leave := context.WithCancel(t.Context())
 		ended := make(chan error)
@@ -182,7 +176,6 @@ func TestUnknownModelIsRefusedAtOnce(t *testing.T) {
 		x := serving("m", 1, "one.")
 		x.instances[0].Aliases = []string{"alias"}
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		for _, c := range []struct {
 			model string
 			want  Reason
@@ -204,7 +197,6 @@ func TestUnknownModelIsRefusedAtOnce(t *testing.T) {
 func TestNoModelNamedAndManyServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, a := fleetOf(t, nil, serving("m", 1), serving("n", 1))
-		synctest.Wait()
 		_, err := m.Admit(t.Context(), a, Request{})
 		wantReason(t, err, ReasonUnknownModel)
 	})
@@ -235,7 +227,6 @@ func TestOutageIsWaitedOutFromItsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := serving("m", 1, "one.")
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		gone := &NodeLost{Cause: CauseRefused}
 		x.set(func(l *fakeLink) { l.down, l.run = gone, losing(CauseRefused) })
 		ended := make(chan error)
@@ -274,7 +265,6 @@ func TestConversationStaysWhereItRan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x, y := serving("m", 2, "one."), serving("m", 2, "one.")
 		m, a := fleetOf(t, nil, x, y)
-		synctest.Wait()
 		on := func(session string) string {
 			s, err := m.Admit(t.Context(), a, Request{Model: "m", Session: session})
 			if err != nil {
@@ -309,7 +299,6 @@ func TestOldPolicysWaiterDoesNotHoldUpTheNewOnes(t *testing.T) {
 		end := make(chan struct{})
 		x.run = blocking(end)
 		m, old := fleetOf(t, nil, x)
-		synctest.Wait()
 		errs := make(chan error, 2)
 		for range 2 { // one runs, one waits
 			go func() { _, err := ask(m, old, &fakeJob{}); errs <- err }()
@@ -347,7 +336,6 @@ func TestMovingRequestsKeepTheirOrder(t *testing.T) {
 			return blocking(end)(ctx, a, take)
 		}
 		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y)
-		synctest.Wait()
 		errs := make(chan error, 4)
 		for range 4 { // on x, on y, on x, on x
 			go func() { _, err := ask(m, a, &fakeJob{}); errs <- err }()

@@ -81,3 +81,29 @@ func TestSpeedStaysSaneWhateverItIsTold(t *testing.T) {
 		}
 	})
 }
+
+// Until an answer of ours told its timings, each new word of the node is what is known,
+// and it outlives the log that told it.
+func TestNodesWordIsTheSpeedUntilAnAnswerTells(t *testing.T) {
+	m, a := calibrated(1, LowestCost)
+	n := a.nodes[0]
+	said := func(r Rates) {
+		m.report(n, NodeState{Instances: []Instance{{Model: "m", State: StateReady, Lanes: 4, Rates: r}}})
+	}
+	want := func(what string, prefill float64) {
+		t.Helper()
+		if got := n.instances[0].speed.prefill; !near(got, prefill, 1e-9) {
+			t.Errorf("%s: got %v tokens/s, want %v", what, got, prefill)
+		}
+	}
+	said(Rates{Prefill: 500, Decode: 20})
+	want("its first word", 500)
+	said(Rates{Prefill: 800, Decode: 20})
+	want("its next word", 800)
+	said(Rates{})
+	want("no word any more", 800)
+	n.instances[0].speed.read(1000, 1000, 2.5)
+	learned := n.instances[0].speed.prefill
+	said(Rates{Prefill: 100, Decode: 20})
+	want("after an answer of ours", learned)
+}

@@ -35,7 +35,6 @@ func TestCallIsAnsweredAndTheLaneGivenBack(t *testing.T) {
 			return Reply{Body: []byte("yes")}, nil
 		}
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		words, err := callCtx(t.Context(), m, a, Request{Prompt: 100})
 		if words != "yes" || err != nil {
 			t.Errorf("got %q, %v", words, err)
@@ -54,7 +53,6 @@ func TestCallIsAskedWholeElsewhereWhenItsNodeIsLost(t *testing.T) {
 		y.ask = answering("yes")
 		y.instances[0].Fingerprint = "g" // a call goes on with nothing of the first
 		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y)
-		synctest.Wait()
 		words, err := callCtx(t.Context(), m, a, Request{})
 		if words != "yes" || err != nil || x.asks != 1 || y.asks != 1 {
 			t.Errorf("got %q, %v after %d and %d questions", words, err, x.asks, y.asks)
@@ -72,7 +70,6 @@ func TestCallsOfALostFleetAreBounded(t *testing.T) {
 			links = append(links, l)
 		}
 		m, a := fleetOf(t, nil, links...)
-		synctest.Wait()
 		_, err := callCtx(t.Context(), m, a, Request{})
 		wantReason(t, err, ReasonLost)
 		asks := 0
@@ -93,7 +90,6 @@ func TestRefusedCallIsTheAnswer(t *testing.T) {
 		x.ask = func(context.Context, Call) (Reply, error) { return Reply{}, said }
 		y.ask = answering("yes")
 		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y)
-		synctest.Wait()
 		if _, err := callCtx(t.Context(), m, a, Request{}); !errors.Is(err, said) || y.asks != 0 {
 			t.Errorf("got %v, and the other node was asked %d times", err, y.asks)
 		}
@@ -138,7 +134,6 @@ func TestLightRequestWakesNobodyWhileOneIsAwake(t *testing.T) {
 		x.instances[0].State = StateSleeping
 		x.ask, y.ask = answering("asleep"), answering("awake")
 		m, a := fleetOf(t, nil, x, y)
-		synctest.Wait()
 		if words, err := callCtx(t.Context(), m, a, Request{Light: true}); words != "awake" || err != nil {
 			t.Errorf("got %q, %v", words, err)
 		}
@@ -153,7 +148,6 @@ func TestClientThatLeavesDuringACallFreesTheLane(t *testing.T) {
 			return Reply{}, context.Cause(ctx)
 		}
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		ctx, leave := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { _, err := callCtx(ctx, m, a, Request{}); ended <- err }()

@@ -16,7 +16,6 @@ func TestCallAllReachesEveryInstanceAndTellsOfEach(t *testing.T) {
 		y.ask = func(context.Context, Call) (Reply, error) { return Reply{}, &RequestError{Reason: ReasonRefused} }
 		z.down = &NodeLost{Cause: CauseRefused}
 		m, _ := fleetOf(t, nil, x, y, z, other)
-		synctest.Wait()
 		results, err := m.CallAll(t.Context(), "m", Call{Op: OpAsk, Path: "/lora-adapters"})
 		if err != nil || len(results) != 2 { // z never said what it has
 			t.Fatalf("got %+v, %v, want two results", results, err)
@@ -51,7 +50,6 @@ func TestCallToAllIsRepeatedForThoseWhoComeLater(t *testing.T) {
 			}
 		}
 		m, a := fleetOf(t, nil, x, y)
-		synctest.Wait()
 		y.set(func(l *fakeLink) { l.down = &NodeLost{Cause: CauseRefused} })
 		if err := m.Probe(t.Context(), "b"); err == nil {
 			t.Fatal("it is up")
@@ -109,7 +107,6 @@ func TestCallToAllIsRepeatedForWhatIsLoadedAgain(t *testing.T) {
 			synctest.Wait()
 		}
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		says(StateUnloaded, 0)
 		results, err := m.CallAll(t.Context(), "m", Call{Op: OpAsk, Path: "/p"})
 		if err != nil || len(results) != 1 || !errors.Is(results[0].Err, ErrNotLoaded) || asks.Load() != 0 {

@@ -25,28 +25,35 @@ const (
 // scratch is memory that decisions use one after the other.
 type scratch struct {
 	able  []candidate // of search
+	cold  []candidate // of loadable
+	all   []candidate // both
 	drawn []candidate
 	costs []float64
 }
 
-func (cheapest) place(m *Manager, w *waiter, able []candidate, now time.Time) *instance {
-	figures := m.models[able[0].Model]
+func (cheapest) place(m *Manager, w *waiter, able, cold []candidate, now time.Time) *instance {
+	all := able
+	if len(cold) > 0 {
+		all = append(append(m.scratch.all[:0], able...), cold...)
+		m.scratch.all = all
+	}
+	figures := m.models[all[0].Model]
 	q := query{
 		now:    now,
 		prompt: figures.promptOf(w),
 		out:    figures.outOf(w),
 		key:    tieKey(w),
 	}
-	if q.typical, q.fastest = speeds(able); q.typical == (speed{}) {
+	if q.typical, q.fastest = speeds(all); q.typical == (speed{}) {
 		rotate(able, w.cursor) // equal ones take turns
-		return ranked{LoadAware}.place(m, w, able, now)
+		return ranked{LoadAware}.place(m, w, able, cold, now)
 	}
-	if len(able) > scoredWhole {
-		if i, ok := m.cheapestOf(w, &q, m.sample(w, &q, able)); ok {
+	if len(all) > scoredWhole {
+		if i, ok := m.cheapestOf(w, &q, m.sample(w, &q, all)); ok {
 			return i
 		}
 	}
-	i, _ := m.cheapestOf(w, &q, able)
+	i, _ := m.cheapestOf(w, &q, all)
 	return i
 }
 
@@ -122,7 +129,10 @@ func (m *Manager) outlook(w *waiter, q *query, x *candidate) outlook {
 		o.unread = max(1, q.prompt-m.has(w, q, x)*m.trust(i))
 	}
 	if i.State != StateReady {
-		o.load = i.loadTime()
+		o.load = m.untilLoaded(i, q.now)
+	}
+	if x.goes != nil && x.goes.State == StateReady { // what sleeps has to be loaded in any case
+		o.evicts = m.loadTime(x.goes)
 	}
 	return o
 }

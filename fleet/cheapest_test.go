@@ -52,7 +52,6 @@ func TestBurstIsSpreadBeforeAnythingIsHeard(t *testing.T) {
 		a, b := serving("m", 20), serving("m", 20)
 		a.run, b.run = timed(5*time.Second, 0), timed(5*time.Second, 0)
 		m, p := fleetOf(t, stated, a, b)
-		synctest.Wait()
 		var wg sync.WaitGroup
 		for k := range 20 {
 			wg.Go(func() { _, _ = run(m, p, Request{Prompt: 1000, Blocks: blocksOf(10, uint64(k))}) })
@@ -74,7 +73,6 @@ func TestEqualNodesTakeTurns(t *testing.T) {
 					l.run = timed(time.Second, 0)
 				}
 				m, p := fleetOf(t, change, links...)
-				synctest.Wait()
 				for k := range 30 {
 					if _, err := run(m, p, Request{Prompt: 1000, Blocks: blocksOf(10, uint64(k))}); err != nil {
 						t.Fatal(err)
@@ -104,7 +102,6 @@ func TestSharedPromptSpillsOverAndNobodyWaitsBesideAFreeLane(t *testing.T) {
 			links = append(links, l)
 		}
 		m, p := fleetOf(t, stated, links...)
-		synctest.Wait()
 		shared := blocksOf(120, 1)
 		var wg sync.WaitGroup
 		for k := range 40 {
@@ -239,7 +236,6 @@ func TestChoicesSayWhatEachTermCost(t *testing.T) {
 		a, b := serving("m", 2), serving("m", 2)
 		a.run, b.run = timed(time.Second, 0), timed(time.Second, 0)
 		m, p := fleetOf(t, stated, a, b)
-		synctest.Wait()
 		s, err := run(m, p, Request{Prompt: 2000, Out: 100})
 		if err != nil {
 			t.Fatal(err)
@@ -306,7 +302,6 @@ func TestConversationComesBackToItsNode(t *testing.T) {
 			links = append(links, l)
 		}
 		m, p := fleetOf(t, stated, links...)
-		synctest.Wait()
 		blocks, node := []uint64(nil), ""
 		for turn := range 6 {
 			blocks = simChain(blocks, 5, 8)

@@ -27,6 +27,9 @@ func (m *Manager) take(i *instance, w *waiter) *claim {
 	i.work.readers++
 	c.phase = phase{taken: i.work.at, takenRead: i.work.read}
 	i.add(c.share)
+	if i.State == StateSleeping {
+		i.begins(i.work.at)
+	}
 	i.held++
 	i.sessions++
 	c.state = i.Instance
@@ -63,6 +66,9 @@ func (i *instance) release(c *claim) {
 	}
 	c.forgetRun()
 	i.held--
+	if i.State == StateSleeping && i.held == 0 {
+		i.loading = time.Time{} // it did not wake
+	}
 	i.remove(c.share)
 	i.sessions--
 	i.served(time.Since(c.phase.taken))

@@ -70,7 +70,6 @@ func TestParkFreesTheLaneAndKeepsWhatWasDelivered(t *testing.T) {
 		x := serving("m", 1)
 		x.run = pausing("one", nil)
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		j := &fakeJob{}
 		ended := running(m, a, Request{Class: 3, Tenant: "10.0.0.1"}, j)
 		s := only(t, m)
@@ -121,7 +120,6 @@ func TestResumeOfWhatIsNotParkedIsRefused(t *testing.T) {
 		more := make(chan struct{})
 		x.run = pausing("one", more, "two.")
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		ended := running(m, a, Request{}, &fakeJob{})
 		if err := m.Resume(only(t, m).ID); !errors.Is(err, ErrWrongState) {
 			t.Errorf("got %v, want %v", err, ErrWrongState)
@@ -138,7 +136,6 @@ func TestParkedRequestThatNobodyResumesEnds(t *testing.T) {
 		x := serving("m", 1)
 		x.run = pausing("one", nil)
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		began := time.Now()
 		ended := running(m, a, Request{}, &fakeJob{})
 		if err := m.Park(t.Context(), only(t, m).ID); err != nil {
@@ -157,7 +154,6 @@ func TestParkBeforeTheFirstWordBeginsAgain(t *testing.T) {
 		x := serving("m", 1)
 		x.run = blocking(nil)
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		j := &fakeJob{rigid: true} // nothing is delivered, so it matters not
 		ended := running(m, a, Request{}, j)
 		s := only(t, m)
@@ -185,7 +181,6 @@ func TestWhatCannotGoOnExactlyIsNeitherParkedNorMoved(t *testing.T) {
 			more := make(chan struct{})
 			x.run = pausing("one", more, "two.")
 			m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y)
-			synctest.Wait()
 			ended := running(m, a, Request{}, j)
 			id := only(t, m).ID
 			if err := m.Park(t.Context(), id); !errors.Is(err, ErrFixed) {
@@ -209,7 +204,6 @@ func TestMoveGoesOnElsewhereWithoutAGap(t *testing.T) {
 		x, y := serving("m", 1), serving("m", 1, "two.")
 		x.run = pausing("one", nil)
 		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y)
-		synctest.Wait()
 		ended := running(m, a, Request{}, &fakeJob{})
 		if err := m.Move(t.Context(), only(t, m).ID); err != nil {
 			t.Fatal(err)
@@ -228,7 +222,6 @@ func TestMoveNeedsAFreeLaneElsewhere(t *testing.T) {
 		more := make(chan struct{})
 		x.run = pausing("one", more, "two.")
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		ended := running(m, a, Request{}, &fakeJob{})
 		if err := m.Move(t.Context(), only(t, m).ID); !errors.Is(err, ErrNowhere) {
 			t.Errorf("got %v, want %v", err, ErrNowhere)
@@ -249,7 +242,6 @@ func TestGrownRequestGoesOnlyWhereItFits(t *testing.T) {
 		more := make(chan struct{})
 		x.run = pausing("one", more, "two.")
 		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, narrow)
-		synctest.Wait()
 		ended := running(m, a, Request{Prompt: 60}, &fakeJob{grown: 96})
 		if err := m.Move(t.Context(), only(t, m).ID); !errors.Is(err, ErrNowhere) {
 			t.Errorf("got %v, want %v", err, ErrNowhere)
@@ -289,7 +281,6 @@ func TestCancelEndsASessionWhereverItIs(t *testing.T) {
 				x := serving("m", 1)
 				x.run = pausing("one", nil)
 				m, a := fleetOf(t, nil, x)
-				synctest.Wait()
 				ended := running(m, a, Request{}, &fakeJob{})
 				id := only(t, m).ID
 				bring(t, m, x, id)
@@ -312,7 +303,6 @@ func TestCancelHoldsForWhatWaitsOrDidNotStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := serving("m", 1, "one.")
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		s, err := m.Admit(t.Context(), a, Request{Model: "m"})
 		if err != nil {
 			t.Fatal(err)
@@ -346,7 +336,6 @@ func TestCancelEndsACall(t *testing.T) {
 			return Reply{}, context.Cause(ctx)
 		}
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		ended := make(chan error, 1)
 		go func() { _, err := callCtx(context.Background(), m, a, Request{}); ended <- err }()
 		if err := m.Cancel(only(t, m).ID); err != nil {
@@ -361,7 +350,6 @@ func TestClientThatDoesNotReadHoldsUpNoOperator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := serving("m", 1, "one", "two.")
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		read := make(chan struct{})
 		ended := make(chan error, 1)
 		go func() {
@@ -396,7 +384,6 @@ func TestNodeThatLetsGoLateHoldsUpNoOperator(t *testing.T) {
 			return take(Event{Kind: EventData, Data: []byte("too late")})
 		}
 		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y)
-		synctest.Wait()
 		ended := running(m, a, Request{}, &fakeJob{})
 		id := only(t, m).ID
 		if err := m.Move(t.Context(), id); !errors.Is(err, ErrSlow) {
@@ -419,7 +406,6 @@ func TestAnotherBuildGoesOnOnlyIfMixed(t *testing.T) {
 			x.run = losing(CauseReset, "one")
 			y.instances[0].Fingerprint = "g"
 			m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y)
-			synctest.Wait()
 			j := &fakeJob{}
 			got := <-running(m, a, Request{Mixed: mixed}, j)
 			if want := "one two. [done]"; mixed && (got.text != want || !got.record.Mixed || j.saw != "f") {
@@ -439,7 +425,6 @@ func TestMixedPrefersTheSameBuild(t *testing.T) {
 		x.run = losing(CauseReset, "one")
 		y.instances[0].Fingerprint = "g"
 		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y, z)
-		synctest.Wait()
 		if got := <-running(m, a, Request{Mixed: true}, &fakeJob{}); got.text != "one two. [done]" || got.record.Mixed {
 			t.Errorf("got %+v", got)
 		}
@@ -451,7 +436,6 @@ func TestWhoWatchesIsToldAndWhoSleepsIsDropped(t *testing.T) {
 		x, y := serving("m", 1), serving("m", 1, "two.")
 		x.run = pausing("one", nil)
 		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y)
-		synctest.Wait()
 		changes, cancel := m.Changes()
 		slow, cancelSlow := m.Changes()
 		defer cancelSlow()

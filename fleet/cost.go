@@ -46,6 +46,7 @@ type outlook struct {
 	out    float64 // tokens that its answer will have
 	pool   float64 // share of the KV pool that is taken; 0: unknown, too
 	load   float64 // seconds until the model is in memory
+	evicts float64 // seconds to load again what goes for it
 }
 
 // Terms are the parts of a cost, in seconds.
@@ -76,7 +77,7 @@ func (o *outlook) cost() Terms {
 	if over := o.ahead - o.lanes; over >= 0 {
 		t.Wait = (float64(over) + 0.5) * (o.out*step + o.prompt/o.speed.prefill/2) / float64(o.lanes)
 	}
-	t.Others = externality * (float64(o.ahead)*t.Read + float64(running)*o.speed.slope*o.out)
+	t.Others = externality * (float64(o.ahead)*t.Read + float64(running)*o.speed.slope*o.out + o.evicts)
 	if o.pool > 0 {
 		k := min(o.pool, poolEdge)
 		t.Pool = poolWeight * k / (1 - k)

@@ -78,7 +78,7 @@ func TestNonsenseIsBounded(t *testing.T) {
 		for _, n := range a.nodes {
 			able = append(able, candidate{instance: n.instances[0]})
 		}
-		got := cheapest{}.place(m, w, able, now)
+		got := cheapest{}.place(m, w, able, nil, now)
 		if got == nil && w.held.IsZero() {
 			for _, x := range able {
 				if !x.full() {

@@ -100,7 +100,7 @@ func BenchmarkScore(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				w.cursor++
-				cheapest{}.place(m, w, able, now)
+				cheapest{}.place(m, w, able, nil, now)
 			}
 		})
 	}

@@ -67,7 +67,8 @@
 // A claim is one lane of one instance, or the place of a light request beside the lanes.
 // The session owns it and gives it back once. An instance's held, sessions and light are
 // the claims that are open there; a session has one, and in the moment of a move two. A
-// drain owns the lane that it found for a session until that takes it.
+// drain owns the lane that it found for a session until that takes it; who has a server
+// count a prompt, the place for that.
 //
 // # Health
 //

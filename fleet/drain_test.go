@@ -15,7 +15,6 @@ func TestDrainMovesWhatItCanAndLetsTheRestFinish(t *testing.T) {
 		x.run = pausing("one", more, "two.")
 		y.set(func(l *fakeLink) { l.down = &NodeLost{Cause: CauseRefused} })
 		m, a := fleetOf(t, nil, x, y)
-		synctest.Wait()
 		moves := running(m, a, Request{}, &fakeJob{})
 		rigid := make(chan answered, 2)
 		for range 2 {
@@ -68,7 +67,6 @@ func TestDrainedRequestWaitsForALaneElsewhereWhenItsTimeIsOver(t *testing.T) {
 		free := make(chan struct{})
 		y.run = blocking(free)
 		m, a := fleetOf(t, func(p *Policy) { p.Placement, p.DrainTimeout = RoundRobin, 10*time.Second }, x, y)
-		synctest.Wait()
 		ended := running(m, a, Request{}, &fakeJob{})
 		synctest.Wait()
 		other := running(m, a, Request{}, &fakeJob{})
@@ -99,7 +97,6 @@ func TestDrainOnAFullFleetGetsTheNextLane(t *testing.T) {
 		free := make(chan struct{})
 		y.run = blocking(free)
 		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y)
-		synctest.Wait()
 		leaves := running(m, a, Request{}, &fakeJob{})
 		time.Sleep(time.Millisecond) // so that it is the oldest
 		holds := running(m, a, Request{}, &fakeJob{})
@@ -142,7 +139,6 @@ func TestDrainedRequestThatEndsMeanwhileDoesNotWait(t *testing.T) {
 		more, free := make(chan struct{}), make(chan struct{})
 		x.run, y.run = pausing("one", more, "two."), blocking(free)
 		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y)
-		synctest.Wait()
 		leaves := running(m, a, Request{}, &fakeJob{})
 		synctest.Wait()
 		holds := running(m, a, Request{}, &fakeJob{})
@@ -171,7 +167,6 @@ func TestUndrainStopsTheDrain(t *testing.T) {
 		more := make(chan struct{})
 		x.run = pausing("one", more, "two.")
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		ended := running(m, a, Request{}, &fakeJob{})
 		synctest.Wait()
 		if _, err := m.Drain("a"); err != nil {
@@ -202,7 +197,6 @@ func TestDrainSurvivesAReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := serving("m", 1)
 		m, old := fleetOf(t, nil, x)
-		synctest.Wait()
 		if _, err := m.Drain("a"); err != nil {
 			t.Fatal(err)
 		}
@@ -218,7 +212,6 @@ func TestDrainSurvivesAReload(t *testing.T) {
 func TestOperationsOnNodesThatAreNotThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := fleetOf(t, nil, serving("m", 1))
-		synctest.Wait()
 		_, drain := m.Drain("z")
 		for what, err := range map[string]error{"drain": drain, "undrain": m.Undrain("z"), "probe": m.Probe(t.Context(), "z")} {
 			if !errors.Is(err, ErrUnknownNode) {
@@ -232,7 +225,6 @@ func TestProbeOnDemandFindsWhatChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := serving("m", 1)
 		m, _ := fleetOf(t, nil, x)
-		synctest.Wait()
 		x.set(func(l *fakeLink) { l.instances = []Instance{{Model: "n", State: StateReady}} })
 		if err := m.Probe(t.Context(), "a"); err != nil || m.Status().Serving[0].Model != "n" {
 			t.Errorf("got %v, serving %+v", err, m.Status().Serving)

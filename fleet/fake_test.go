@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -202,13 +203,15 @@ func (j *fakeJob) End(err error) []byte {
 	return []byte("[done]")
 }
 
-// fleet makes a manager with the nodes, named a, b, c… All are known when it
-// returns.
+// fleetOf makes a manager with the nodes, named a, b, c… What they have to say is known
+// when it returns.
 func fleetOf(t *testing.T, change func(*Policy), links ...*fakeLink) (*Manager, *Applied) {
 	t.Helper()
 	m := New()
 	t.Cleanup(m.Close)
-	return m, apply(t, m, change, links...)
+	a := apply(t, m, change, links...)
+	synctest.Wait()
+	return m, a
 }
 
 func apply(t *testing.T, m *Manager, change func(*Policy), links ...*fakeLink) *Applied {

@@ -8,6 +8,7 @@ import "cmp"
 type modelFigures struct {
 	stretch float64            // real over estimated length of prompts; 0: none seen
 	out     map[string]float64 // length of answers by route, in tokens
+	load    float64            // seconds until it is in memory; 0: never seen
 }
 
 const (

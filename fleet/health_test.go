@@ -15,7 +15,6 @@ func TestNodeThatFailsFarMoreThanOthersRests(t *testing.T) {
 		bad, x, y := serving("m", 4), serving("m", 4, "one."), serving("m", 4, "one.")
 		bad.run = losing(CauseCrashed)
 		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, bad, x, y)
-		synctest.Wait()
 		changes, cancel := m.Changes()
 		defer cancel()
 		for range 60 {
@@ -54,7 +53,6 @@ func TestFleetThatFailsAsAWholeDoesNotRest(t *testing.T) {
 		x, y := serving("m", 4), serving("m", 4)
 		x.run, y.run = losing(CauseCrashed), losing(CauseCrashed)
 		m, a := fleetOf(t, nil, x, y)
-		synctest.Wait()
 		for range 20 {
 			_, err := ask(m, a, &fakeJob{})
 			wantReason(t, err, ReasonLost)
@@ -73,7 +71,6 @@ func TestLastNodeIsAlwaysTried(t *testing.T) {
 		bad, good := serving("m", 4), serving("m", 4, "one.")
 		bad.run = losing(CauseCrashed)
 		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, bad, good)
-		synctest.Wait()
 		for range 20 {
 			_, _ = ask(m, a, &fakeJob{})
 		}
@@ -97,7 +94,6 @@ func TestWrongRequestsCountAgainstNoNode(t *testing.T) {
 			return &RequestError{Reason: ReasonRefused}
 		}
 		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y)
-		synctest.Wait()
 		for range 20 {
 			_, _ = ask(m, a, &fakeJob{})
 		}
@@ -116,7 +112,6 @@ func TestNodeThatFlapsHundredTimesASecondIsDamped(t *testing.T) {
 		var out strings.Builder
 		x, y := serving("m", 1, "one."), serving("m", 1, "one.")
 		m, a := fleetOf(t, func(p *Policy) { p.Log = slog.New(slog.NewTextHandler(&out, nil)) }, x, y)
-		synctest.Wait()
 		changes, cancel := m.Changes()
 		defer cancel()
 		before := x.probed()
@@ -227,7 +222,6 @@ func TestServerThatLetsARequestLieIsSuspected(t *testing.T) {
 				x, y := serving("m", 1), serving("m", 1, "one.")
 				x.run = blocking(nil)
 				m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y)
-				synctest.Wait()
 				began := time.Now()
 				ended := running(m, a, Request{}, &fakeJob{})
 				synctest.Wait()
@@ -290,7 +284,6 @@ func TestPreparationOfAHugePromptIsNotSuspected(t *testing.T) {
 					return saying("one.")(ctx, a, take)
 				}
 				m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y)
-				synctest.Wait()
 				ended := running(m, a, Request{Prompt: c.prompt}, &fakeJob{})
 				synctest.Wait()
 				stop := telling(x, Load{})
@@ -329,7 +322,6 @@ func TestLongPrefillIsNotSuspected(t *testing.T) {
 					return saying("one.")(ctx, a, take)
 				}
 				m, a := fleetOf(t, nil, x)
-				synctest.Wait()
 				stop := telling(x, c.load)
 				defer close(stop)
 				if got := <-running(m, a, Request{}, &fakeJob{}); got.err != nil || got.record.Moves != 0 || x.ran() != 1 {
@@ -345,7 +337,6 @@ func TestMovesOfAFleetAreBounded(t *testing.T) {
 		x, y := serving("m", 300), serving("m", 300, "one.")
 		x.run = losing(CauseCrashed)
 		m, a := fleetOf(t, func(p *Policy) { p.Placement = LeastLoaded }, x, y)
-		synctest.Wait()
 		moved := func(n int) (moves int) {
 			for range n {
 				m.mu.Lock()
@@ -390,7 +381,6 @@ func TestRequestUnderWhichTwoNodesCrashedIsQuarantined(t *testing.T) {
 				x.run, y.run = kill(x), kill(y)
 				z.run = blocking(nil)
 				m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y, z)
-				synctest.Wait()
 				r := Request{Model: "m", Digest: 7}
 				wantReason(t, (<-running(m, a, r, &fakeJob{})).err, ReasonQuarantined)
 				if x.ran() != 1 || y.ran() != 1 {
@@ -437,7 +427,6 @@ func TestLongAnswerIsNotBlamedForRestarts(t *testing.T) {
 		goes(x, "one")
 		goes(y, "two")
 		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y, z)
-		synctest.Wait()
 		if got := <-running(m, a, Request{Digest: 7}, &fakeJob{}); got.text != "one two three. [done]" {
 			t.Errorf("got %+v", got)
 		}
@@ -448,7 +437,6 @@ func TestRequestsThatCrashOneNodeEachAreNotQuarantined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x, y := serving("m", 2), serving("m", 2)
 		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, x, y)
-		synctest.Wait()
 		for i := range 8 { // an operator kills one after the other under the same question
 			links := []*fakeLink{x, y}
 			links[i%2].set(func(l *fakeLink) { l.run = losing(CauseCrashed) })

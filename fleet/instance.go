@@ -156,6 +156,10 @@ type Request struct {
 	Prompt Tokens // estimated length of the prompt
 	Out    Tokens // expected length of the answer; 0: unknown
 
+	// Counter has a server count the prompt where the estimate cannot tell whether it
+	// fits; nil: none can.
+	Counter Counter
+
 	Blocks   []uint64  // hashes of the prompt's blocks, for the warm index
 	Deadline time.Time // when it must have been placed; zero: the policy's limit
 	Bytes    int64     // of its body, held while it waits

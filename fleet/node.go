@@ -41,6 +41,7 @@ type node struct {
 	outcomes tally // of attempts
 	outages  tally // those that are bad
 	restFor  time.Duration
+	loadTook float64    // seconds, on average, until a model is in memory; 0: never seen
 	victims  []*Session // that were lost with it early, and may be why
 
 	heard atomic.Int64 // last sign of life, in Unix nanoseconds; needs no lock
@@ -66,6 +67,8 @@ type instance struct {
 	said     Instance  // what the node said
 	measured Rates     // from answers of ours; 0: none yet
 	service  float64   // seconds that a lane is held, on average; 0: unknown
+	loadTook float64   // seconds until it is in memory, on average; 0: never seen
+	loading  time.Time // since when it is loaded; zero: it is not
 	reading  []uint32  // runs, as the index counts them, of those that have a lane
 	used     time.Time // when a request of ours ended there last
 }
@@ -174,12 +177,16 @@ func (m *Manager) takeIn(n *node, s NodeState) (fresh []*instance) {
 	for _, said := range s.Instances {
 		i := n.instance(said.Model)
 		said = plausible(said, time.Now())
+		said.Rates.Prefill = cmp.Or(said.Rates.Prefill, i.said.Rates.Prefill) // they outlive the log
+		said.Rates.Decode = cmp.Or(said.Rates.Decode, i.said.Rates.Decode)
 		if !i.loaded() || i.said.Port != said.Port {
 			fresh = append(fresh, i)
 		}
 		m.heardOfCache(i, said)
+		was := i.said
 		i.said, i.gone = said, false
 		i.settle(spec)
+		m.followLoad(i, was, time.Now())
 		if !i.loaded() {
 			i.evicted, i.owed = false, nil
 		}

@@ -49,7 +49,6 @@ func TestBrokenConnectionIsCheckedAtOnce(t *testing.T) {
 		x := serving("m", 1)
 		x.run = losing(CauseReset, "one")
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		before := x.probed()
 		_, _ = ask(m, a, &fakeJob{})
 		time.Sleep(5 * time.Millisecond)
@@ -67,7 +66,6 @@ func TestSilentNodeIsAskedWhetherItIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := serving("m", 1)
 		m, _ := fleetOf(t, nil, x)
-		synctest.Wait()
 		x.set(func(l *fakeLink) { l.down = &NodeLost{Cause: CauseRefused} })
 		time.Sleep(21 * time.Second)
 		synctest.Wait()
@@ -81,7 +79,6 @@ func TestLinkThatSaysItIsDownIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := serving("m", 1)
 		m, _ := fleetOf(t, nil, x)
-		synctest.Wait()
 		x.set(func(l *fakeLink) { l.down = &NodeLost{Cause: CauseTimedOut} })
 		x.tell(NodeState{Down: &NodeLost{Cause: CauseClosed}})
 		synctest.Wait()
@@ -97,7 +94,6 @@ func TestReloadKeepsTheLinksThatStay(t *testing.T) {
 		x, y := serving("m", 1), serving("m", 1, "one.")
 		x.run = blocking(end)
 		m, old := fleetOf(t, nil, x, y)
-		synctest.Wait()
 		ended := make(chan error)
 		go func() { _, err := ask(m, old, &fakeJob{}); ended <- err }()
 		synctest.Wait()
@@ -162,7 +158,6 @@ func TestPolicyThatIsWithdrawnLeavesTheOneBefore(t *testing.T) {
 func TestRequestGoesOnByItsOwnPolicyAfterWithdrawal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, a := fleetOf(t, nil, serving("m", 1, "one."))
-		synctest.Wait()
 		a.Withdraw()
 		if got, err := ask(m, a, &fakeJob{}); got != "one. [done]" || err != nil {
 			t.Errorf("got %q, %v", got, err)
@@ -174,7 +169,6 @@ func TestRejectedPolicyChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := serving("m", 1)
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		for name, p := range map[string]Policy{
 			"two of a name":  {Nodes: []NodeSpec{{Name: "a"}, {Name: "a"}}},
 			"strange policy": {Placement: "best"},
@@ -197,7 +191,6 @@ func TestRetiredManagerEndsWithItsLastRequest(t *testing.T) {
 		x := serving("m", 1)
 		x.run = blocking(end)
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		ended := make(chan error)
 		go func() { _, err := ask(m, a, &fakeJob{}); ended <- err }()
 		synctest.Wait()
@@ -296,7 +289,6 @@ func TestPolicyThatIsReleasedWhileAnotherIsApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := serving("m", 1, "one.")
 		m, old := fleetOf(t, nil, x)
-		synctest.Wait()
 		fresh := apply(t, m, func(p *Policy) {
 			open := p.Nodes[1].Open
 			p.Nodes[1].Open = func() (Link, error) {
@@ -315,7 +307,6 @@ func TestLinksOfAPolicyThatIsNotTakenAreClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x, y := serving("m", 1), serving("n", 1)
 		m, old := fleetOf(t, nil, x)
-		synctest.Wait()
 		_, err := m.Apply(Policy{Nodes: []NodeSpec{
 			{Name: "a", Identity: "a", Open: func() (Link, error) { return x, nil }},
 			{Name: "b", Identity: "b", Open: func() (Link, error) { return y, nil }},
@@ -336,7 +327,6 @@ func TestWhatARejectedPolicyStatedDoesNotStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := serving("m", 4)
 		m, _ := fleetOf(t, nil, x)
-		synctest.Wait()
 		rejected := apply(t, m, func(p *Policy) { p.Nodes[0].Lanes = 1 }, x)
 		rejected.Withdraw() // another app did not start
 		if got := m.Status().Nodes[0].Instances[0].Lanes; got != 4 {
@@ -359,7 +349,6 @@ func TestNodeThatStreamsToUsIsNotAskedWhetherItIsThere(t *testing.T) {
 			return take(Event{Kind: EventData, Data: []byte("end.")})
 		}
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		before := x.probed()
 		if _, err := ask(m, a, &fakeJob{}); err != nil {
 			t.Fatal(err)
@@ -376,7 +365,6 @@ func TestFlappingNodeDoesNotFillTheLog(t *testing.T) {
 		x := serving("m", 1)
 		x.run = losing(CauseReset)
 		m, a := fleetOf(t, func(p *Policy) { p.Log = slog.New(slog.NewTextHandler(&out, nil)) }, x)
-		synctest.Wait()
 		for range 100 {
 			_, _ = ask(m, a, &fakeJob{})
 			time.Sleep(50 * time.Millisecond)
@@ -403,7 +391,6 @@ func TestServerThatWasRestartedMayGoOn(t *testing.T) {
 			return &NodeLost{Cause: CauseReset}
 		}
 		m, a := fleetOf(t, nil, x, y)
-		synctest.Wait()
 		got := make(chan string)
 		go func() { text, _ := ask(m, a, &fakeJob{}); got <- text }()
 		x.set(func(l *fakeLink) { l.down = &NodeLost{Cause: CauseRefused} })
@@ -433,7 +420,6 @@ func TestOutageTellsTheOperatorWhatToChange(t *testing.T) {
 		x := serving("m", 1)
 		x.down = &RequestError{Reason: ReasonNoNode, Message: "for clients", Err: errors.New("the key is wrong")}
 		m, _ := fleetOf(t, nil, x)
-		synctest.Wait()
 		d := m.Status().Nodes[0].Down
 		if d == nil || d.Cause != CauseUnusable || d.Error != "the key is wrong" {
 			t.Errorf("got %+v", d)

@@ -62,7 +62,6 @@ func newWorld(t *testing.T, seed uint64, lanes []int) *world {
 	}
 	w.links = slices.Clone(w.named)
 	w.m, w.a = fleetOf(t, w.policy, w.named...)
-	synctest.Wait()
 	return w
 }
 
@@ -228,7 +227,6 @@ func TestTenThousandSessionsThatAllCancelAtOnce(t *testing.T) {
 		x := serving("m", lanes)
 		x.run = blocking(nil)
 		m, a := fleetOf(t, func(p *Policy) { p.Waiting = sessions }, x)
-		synctest.Wait()
 		ended := make(chan error, sessions)
 		for range sessions {
 			go func() {
@@ -272,7 +270,6 @@ func TestNonsenseThatANodeSays(t *testing.T) {
 					i.Model, i.State = "m", StateReady
 					x.instances = []Instance{i}
 					m, a := fleetOf(t, func(p *Policy) { p.Placement = placement }, x, y)
-					synctest.Wait()
 					for range 4 {
 						if got := <-running(m, a, Request{Prompt: 100, Out: 100}, &fakeJob{}); got.err != nil {
 							t.Error(got.err)

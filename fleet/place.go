@@ -10,7 +10,8 @@ import (
 // candidate is an instance that a request may go to.
 type candidate struct {
 	*instance
-	cached int // leading blocks of the prompt that its cache is expected to hold
+	cached int       // leading blocks of the prompt that its cache is expected to hold
+	goes   *instance // that has to go so that this one can be loaded; nil: none
 }
 
 // shape is what placement knows of a request.

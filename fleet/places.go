@@ -1,9 +1,6 @@
 package fleet
 
-import (
-	"cmp"
-	"time"
-)
+import "time"
 
 // A node may offer more instances than it can have loaded at once: a llama-server in
 // router mode does. Which one goes when another is loaded is decided here, and never at
@@ -67,41 +64,55 @@ func goesSooner(a, b *instance) bool {
 	return a.used.Before(b.used)
 }
 
-// coldly finds a lane for w on an instance that is not loaded, or is being loaded. With
-// others that are loaded, though all their lanes are taken, none has to go for it.
-func (m *Manager) coldly(w *waiter, cold []*instance, loaded bool, now time.Time) *claim {
-	var best, bestGoes *instance
+// coming reports whether the instance is on its way into memory.
+func (i *instance) coming() bool { return i.State == StateLoading || i.taken() }
+
+// loadable are those of the instances that are not loaded which can take w, with what has
+// to go for each.
+func (m *Manager) loadable(cold []*instance, w *waiter, now time.Time) []candidate {
+	list := m.scratch.cold[:0]
 	for _, i := range cold {
+		if i.full() && !w.Light {
+			continue
+		}
+		if i.coming() {
+			list = append(list, candidate{instance: i})
+		} else if goes, ok := i.node.room(now); ok {
+			list = append(list, candidate{instance: i, goes: goes})
+		}
+	}
+	m.scratch.cold = list
+	return list
+}
+
+// coldest is the one to load where no cost decides: one that is on its way, else one for
+// which none has to go. With others that are loaded, though all their lanes are taken,
+// none goes. nil: none is to be loaded.
+func coldest(cold []candidate, loaded bool) *instance {
+	var best *candidate
+	for k := range cold {
+		x := &cold[k]
 		switch {
-		case i.full() && !w.Light:
-			continue
-		case i.State == StateLoading || i.taken(): // it is on its way
-			return m.takeCold(i, nil, w)
-		}
-		goes, ok := i.node.room(now)
-		if !ok || goes != nil && loaded {
-			continue
-		}
-		if best == nil || cmp.Compare(evicts(goes), evicts(bestGoes)) < 0 {
-			best, bestGoes = i, goes
+		case x.coming():
+			return x.instance
+		case x.goes != nil && loaded:
+		case best == nil, best.goes != nil && x.goes == nil:
+			best = x
 		}
 	}
 	if best == nil {
 		return nil
 	}
-	return m.takeCold(best, bestGoes, w)
-}
-
-func evicts(goes *instance) int {
-	if goes == nil {
-		return 0
-	}
-	return 1
+	return best.instance
 }
 
 // takeCold holds a lane of an instance that the request loads.
-func (m *Manager) takeCold(i, goes *instance, w *waiter) *claim {
-	i.State = StateLoading
+func (m *Manager) takeCold(i *instance, w *waiter, now time.Time) *claim {
+	var goes *instance
+	if !i.coming() {
+		goes, _ = i.node.room(now)
+	}
+	i.loads(now)
 	var c *claim
 	if w.Light {
 		c = m.takeLight([]candidate{{instance: i}})

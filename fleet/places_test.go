@@ -71,7 +71,6 @@ func TestModelIsLoadedWhereThereIsAPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := router(2, map[string]State{"x": StateReady, "y": StateUnloaded})
 		m, a := fleetOf(t, nil, &r.fakeLink)
-		synctest.Wait()
 		if err := askModel(m, a, "y"); err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +85,6 @@ func TestIdleModelGoesForAnotherTheOneUsedLongestAgoFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := router(2, map[string]State{"x": StateReady, "y": StateReady, "z": StateUnloaded})
 		m, a := fleetOf(t, nil, &r.fakeLink)
-		synctest.Wait()
 		for _, model := range []string{"y", "x", "z", "y"} {
 			time.Sleep(time.Second)
 			if err := askModel(m, a, model); err != nil {
@@ -140,7 +138,6 @@ func TestModelThatAnswersNeverGoes(t *testing.T) {
 				r := router(1, map[string]State{"x": StateReady, "y": StateUnloaded})
 				run := r.run
 				m, a := fleetOf(t, nil, &r.fakeLink)
-				synctest.Wait()
 				end := busy(r, m, a)
 				got := make(chan error, 1)
 				go func() { got <- askModel(m, a, "y") }()
@@ -175,7 +172,6 @@ func TestNobodyIsPlacedOnAModelThatGoes(t *testing.T) {
 			return saying("done.")(ctx, a, take)
 		}
 		m, a := fleetOf(t, nil, &r.fakeLink)
-		synctest.Wait()
 		first, second := make(chan error, 1), make(chan error, 1)
 		go func() { first <- askModel(m, a, "y") }()
 		synctest.Wait()
@@ -199,7 +195,6 @@ func TestNothingIsLoadedWhereRequestsDoNotLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := router(0, map[string]State{"y": StateUnloaded})
 		m, a := fleetOf(t, nil, &r.fakeLink)
-		synctest.Wait()
 		var re *RequestError
 		if err := askModel(m, a, "y"); !errors.As(err, &re) || re.Reason != ReasonNoNode {
 			t.Errorf("got %v, want no_node", err)

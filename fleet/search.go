@@ -13,6 +13,18 @@ type found struct {
 	resting []candidate // as able, on nodes that fail more than others
 	other   []candidate // up and ready, but second choice: to repeat the answer, begin it anew, or go on with another build
 	cold    []*instance // not loaded, and a request loads them
+	strange []*instance // likewise, but second choice
+}
+
+// best are those to choose among, ready ones and others.
+func (f found) best() (able []candidate, cold []*instance) {
+	switch {
+	case len(f.able) > 0:
+		return f.able, f.cold
+	case len(f.resting) > 0:
+		return f.resting, f.cold
+	}
+	return f.other, append(f.cold, f.strange...)
 }
 
 // search looks at all instances that serve the request's model. What it found is good
@@ -31,6 +43,8 @@ func (m *Manager) search(w *waiter, now time.Time) found {
 			f.other = append(f.other, candidate{instance: i})
 		case fitCold:
 			f.cold = append(f.cold, i)
+		case fitStrange:
+			f.strange = append(f.strange, i)
 		}
 	}
 	m.scratch.able = f.able
@@ -45,6 +59,7 @@ const (
 	fitResting     // but its node fails more than others
 	fitSecond      // where none else can: to repeat the answer, begin it anew, or go on with another build
 	fitCold        // a request loads it
+	fitStrange     // likewise, and second choice
 
 	fitNarrow // the request is too long for it
 	fitUnlike // it cannot go on with the answer
@@ -76,8 +91,10 @@ func (w *waiter) fit(i *instance, now time.Time) fit {
 		return fitDown
 	case i.evicted: // it goes
 		return fitAway
-	case n.cold(i) && !w.Loaded:
+	case n.cold(i) && !w.Loaded && like:
 		return fitCold
+	case n.cold(i) && !w.Loaded:
+		return fitStrange
 	case i.State == StateLoading:
 		return fitAway
 	case !i.loaded():
@@ -132,7 +149,7 @@ func (m *Manager) nobody(w *waiter, now time.Time) error {
 			if f := w.failedOn(i.node); f != nil {
 				widest = max(widest, f.max)
 			}
-		case fitAway, fitCold:
+		case fitAway, fitCold, fitStrange:
 			h.in(i.node, true)
 		case fitDown:
 			h.in(i.node, now.Sub(i.node.down.since) < w.policy.Wait)

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -28,6 +29,7 @@ type Session struct {
 	delivered atomic.Bool  // the client got something
 	spoke     atomic.Bool  // something came of this attempt
 
+	exact  Tokens    // length of the prompt, as a server counted it; 0: none was asked
 	failed []failure // of the goroutine that runs it
 	home   string    // fingerprint that the answer began with, where another went on with it
 
@@ -121,6 +123,7 @@ func (s *Session) once(ctx context.Context, w task) error {
 
 // waiter is the rest of the request, as it looks for a lane.
 func (s *Session) waiter(needs Needs) *waiter {
+	needs.Prompt = cmp.Or(needs.Prompt, s.exact)
 	w := &waiter{Request: s.request, needs: needs, policy: s.policy, failed: slices.Clone(s.failed)}
 	w.Deadline = time.Time{} // that was for the beginning
 	return w

@@ -12,7 +12,6 @@ import (
 func TestAnswerIsHandedOnAndTheLaneGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, a := fleetOf(t, nil, serving("m", 1, "one", "two."))
-		synctest.Wait()
 		got, err := ask(m, a, &fakeJob{})
 		if got != "one two. [done]" || err != nil {
 			t.Errorf("got %q, %v", got, err)
@@ -27,7 +26,6 @@ func TestLostNodeIsReplacedAndNothingIsRepeated(t *testing.T) {
 			x, y := serving("m", 1), serving("m", 1, "three.")
 			x.run = losing(cause, "one", "two")
 			m, a := fleetOf(t, nil, x, y)
-			synctest.Wait()
 			j := &fakeJob{}
 			got, err := ask(m, a, j)
 			if got != "one two three. [done]" || err != nil {
@@ -44,7 +42,6 @@ func TestLostNodeIsReplacedAndNothingIsRepeated(t *testing.T) {
 func TestStreamThatEndsEarlyIsALostNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, a := fleetOf(t, nil, serving("m", 1, "one"), serving("m", 1, "two."))
-		synctest.Wait()
 		if got, err := ask(m, a, &fakeJob{}); got != "one two. [done]" || err != nil {
 			t.Errorf("got %q, %v", got, err)
 		}
@@ -56,7 +53,6 @@ func TestWholeAnswerIsWholeThoughItsNodeIsLostThen(t *testing.T) {
 		x := serving("m", 1)
 		x.run = losing(CauseReset, "one.")
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		if got, err := ask(m, a, &fakeJob{}); got != "one. [done]" || err != nil {
 			t.Errorf("got %q, %v", got, err)
 		}
@@ -68,7 +64,6 @@ func TestFailedNodeDoesNotGetTheRequestAgain(t *testing.T) {
 		x, y := serving("m", 4), serving("m", 4)
 		x.run, y.run = losing(CauseReset, "one"), losing(CauseReset, "two")
 		m, a := fleetOf(t, nil, x, y)
-		synctest.Wait()
 		got, err := ask(m, a, &fakeJob{})
 		wantReason(t, err, ReasonLost)
 		if got != "one two" || x.ran() != 1 || y.ran() != 1 {
@@ -87,7 +82,6 @@ func TestAttemptsAndLossesAreBounded(t *testing.T) {
 			links = append(links, l)
 		}
 		m, a := fleetOf(t, func(p *Policy) { p.Attempts = 7 }, links...)
-		synctest.Wait()
 		_, err := ask(m, a, &fakeJob{})
 		wantReason(t, err, ReasonLost)
 		runs := 0
@@ -105,7 +99,6 @@ func TestWhatCannotGoOnIsNotRepeated(t *testing.T) {
 		x, y := serving("m", 1), serving("m", 1, "again.")
 		x.run = losing(CauseReset, "one")
 		m, a := fleetOf(t, nil, x, y)
-		synctest.Wait()
 		got, err := ask(m, a, &fakeJob{rigid: true})
 		if re := wantReason(t, err, ReasonLost); re.Message != "this answer cannot go on elsewhere" {
 			t.Errorf("got message %q", re.Message)
@@ -127,7 +120,6 @@ func TestGoingOnNeedsTheSameModelAndTheFeature(t *testing.T) {
 			x.run = losing(CauseReset, "one")
 			spoil(&y.instances[0])
 			m, a := fleetOf(t, nil, x, y)
-			synctest.Wait()
 			_, err := ask(m, a, &fakeJob{})
 			wantReason(t, err, ReasonLost)
 			if y.ran() != 0 {
@@ -143,7 +135,6 @@ func TestWhatTheClientHasNothingOfMayBeginAnew(t *testing.T) {
 		x.run = losing(CauseReset, "one")
 		y.instances[0].Fingerprint = "g"
 		m, a := fleetOf(t, nil, x, y)
-		synctest.Wait()
 		if _, err := ask(m, a, &fakeJob{anew: true}); err != nil || y.ran() != 1 {
 			t.Errorf("got %v, and the other model's node ran %d times, want once", err, y.ran())
 		}
@@ -157,7 +148,6 @@ func TestAnswerIsRepeatedOnlyByTheSameModel(t *testing.T) {
 			x.run = losing(CauseReset, "one")
 			y.instances[0].Fingerprint, y.instances[0].Features = print, 0
 			m, a := fleetOf(t, nil, x, y)
-			synctest.Wait()
 			if _, err := ask(m, a, &fakeJob{repeat: true}); y.ran() != want || (err == nil) != (want == 1) {
 				t.Errorf("fingerprint %s: got %v, and the other node ran %d times, want %d", print, err, y.ran(), want)
 			}
@@ -171,7 +161,6 @@ func TestRequestErrorIsTheAnswer(t *testing.T) {
 		said := &RequestError{Reason: ReasonRefused, Message: "no such field", Reply: &Reply{Status: 400}}
 		x.run = func(context.Context, Assignment, func(Event) error) error { return said }
 		m, a := fleetOf(t, nil, x, y)
-		synctest.Wait()
 		if _, err := ask(m, a, &fakeJob{}); !errors.Is(err, said) || y.ran() != 0 {
 			t.Errorf("got %v, and the other node ran %d times", err, y.ran())
 		}
@@ -188,7 +177,6 @@ func TestDeclinedRequestIsTriedElsewhere(t *testing.T) {
 			return &RequestError{Reason: ReasonDeclined, Message: "not here"}
 		}
 		m, a := fleetOf(t, nil, x, y)
-		synctest.Wait()
 		if got, err := ask(m, a, &fakeJob{}); got != "one. [done]" || err != nil {
 			t.Errorf("got %q, %v", got, err)
 		}
@@ -206,7 +194,6 @@ func TestSameWordFromTwoServersIsTheAnswer(t *testing.T) {
 		x, y, z := serving("m", 1), serving("m", 1), serving("m", 1)
 		x.run, y.run, z.run = strange, strange, strange
 		m, a := fleetOf(t, nil, x, y, z)
-		synctest.Wait()
 		_, err := ask(m, a, &fakeJob{})
 		wantReason(t, err, ReasonRefused)
 		if n := x.ran() + y.ran() + z.ran(); n != 2 {
@@ -247,7 +234,6 @@ func TestClientThatLeavesFreesTheLane(t *testing.T) {
 		x := serving("m", 1)
 		x.run = blocking(nil)
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		ctx, leave := context.WithCancel(context.Background())
 		ended := make(chan error)
 		go func() { _, err := askCtx(ctx, m, a, &fakeJob{}); ended <- err }()
@@ -264,7 +250,6 @@ func TestClientThatLeavesFreesTheLane(t *testing.T) {
 func TestClientThatDoesNotReadFreesTheLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, a := fleetOf(t, nil, serving("m", 1, "one", "two."))
-		synctest.Wait()
 		s, err := m.Admit(t.Context(), a, Request{Model: "m"})
 		if err != nil {
 			t.Fatal(err)
@@ -278,7 +263,6 @@ func TestClientThatDoesNotReadFreesTheLane(t *testing.T) {
 func TestPanicFreesTheLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, a := fleetOf(t, nil, serving("m", 1, "one"))
-		synctest.Wait()
 		func() {
 			defer func() {
 				if recover() == nil {
@@ -294,7 +278,6 @@ func TestPanicFreesTheLane(t *testing.T) {
 func TestSessionThatIsNotRunFreesTheLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, a := fleetOf(t, nil, serving("m", 1))
-		synctest.Wait()
 		s, err := m.Admit(t.Context(), a, Request{Model: "m"})
 		if err != nil {
 			t.Fatal(err)
@@ -319,7 +302,6 @@ func TestNothingIsReadWhileTheClientIsStuck(t *testing.T) {
 			return nil
 		}
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		s, err := m.Admit(t.Context(), a, Request{Model: "m"})
 		if err != nil {
 			t.Fatal(err)
@@ -348,7 +330,6 @@ func TestRecordTellsTheWholeStory(t *testing.T) {
 			return take(Event{Kind: EventData, Data: []byte("three."), Timings: &Timings{Predicted: 7}})
 		}
 		m, a := fleetOf(t, func(p *Policy) { p.Observer = o }, x, y)
-		synctest.Wait()
 		s, err := m.Admit(t.Context(), a, Request{Model: "m"})
 		if err != nil {
 			t.Fatal(err)
@@ -387,7 +368,6 @@ func TestServersWordIsTheAnswerOfWhatCannotGoOn(t *testing.T) {
 			return &RequestError{Reason: ReasonOverloaded, Message: "no memory left", Again: true}
 		}
 		m, a := fleetOf(t, nil, x, serving("m", 1, "two."))
-		synctest.Wait()
 		_, err := ask(m, a, &fakeJob{rigid: true})
 		if re := wantReason(t, err, ReasonOverloaded); re.Message != "no memory left" {
 			t.Errorf("got message %q", re.Message)
@@ -406,7 +386,6 @@ func TestOutageOfTheWideServerIsNotTooLong(t *testing.T) {
 		}
 		wide.run = losing(CauseReset)
 		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, small, wide)
-		synctest.Wait()
 		for range 2 { // each is asked first, once
 			_, err := ask(m, a, &fakeJob{})
 			wantReason(t, err, ReasonLost)
@@ -429,7 +408,6 @@ func TestNoAttemptBeginsAfterTooLong(t *testing.T) {
 			return &NodeLost{Cause: CauseReset}
 		}
 		m, a := fleetOf(t, nil, x, y)
-		synctest.Wait()
 		_, err := ask(m, a, &fakeJob{})
 		wantReason(t, err, ReasonLost)
 		if y.ran() != 0 {
@@ -442,7 +420,6 @@ func TestRequestsGoWhereTheirModelIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dead, x, y := serving("m", 1), serving("n", 1, "n."), serving("m", 1, "m.")
 		m, a := fleetOf(t, func(p *Policy) { p.Placement = RoundRobin }, dead, x, y)
-		synctest.Wait()
 		dead.set(func(l *fakeLink) { l.down = &NodeLost{Cause: CauseRefused} })
 		dead.tell(NodeState{Down: &NodeLost{Cause: CauseRefused}})
 		for range 3 {
@@ -466,7 +443,6 @@ func TestTooLongARequestLeavesTheNodeAlone(t *testing.T) {
 			return &RequestError{Reason: ReasonTooLong, Len: 96, Max: 64}
 		}
 		m, a := fleetOf(t, nil, narrow, wide)
-		synctest.Wait()
 		narrow.set(func(l *fakeLink) { l.run = tooLong })
 		re := wantReason(t, (<-running(m, a, Request{Prompt: 96}, &fakeJob{})).err, ReasonTooLong)
 		if re.Len != 96 || re.Max != 64 {

@@ -31,7 +31,7 @@ type simPlacer struct {
 // simPolled is what a node said last: nodes of the study speak each second.
 type simPolled struct{ active, waiting int }
 
-func (p *simPlacer) place(m *Manager, w *waiter, able []candidate, now time.Time) *instance {
+func (p *simPlacer) place(m *Manager, w *waiter, able, _ []candidate, now time.Time) *instance {
 	if at := now.Unix(); at != p.at { // the figures of the second that began
 		p.at = at
 		for _, x := range able {

@@ -67,7 +67,7 @@ func mix(a, b uint64) uint64 {
 
 // rotate lets the list begin at another place each turn.
 func rotate(able []candidate, turn int) {
-	at := turn % len(able)
+	at := turn % max(1, len(able))
 	slices.Reverse(able[:at])
 	slices.Reverse(able[at:])
 	slices.Reverse(able)

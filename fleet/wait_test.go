@@ -131,7 +131,6 @@ func TestWaitingRequestsGoByClassThenByTenant(t *testing.T) {
 		step := make(chan struct{})
 		x.run = blocking(step)
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		l := &lineUp{t: t, m: m, a: a}
 		l.wait("runs", Request{})
 		l.wait("a1", Request{Class: 5, Tenant: "a", Prompt: 100})
@@ -165,7 +164,6 @@ func TestTenantPaysForWhatHasToBeReadOnly(t *testing.T) {
 		step := make(chan struct{})
 		x.run = blocking(step)
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		l := &lineUp{t: t, m: m, a: a}
 		known := somePrompt(1, 40)
 		l.wait("runs", Request{Blocks: known, Prompt: 4000})
@@ -193,7 +191,6 @@ func TestQueueIsBoundedInBytes(t *testing.T) {
 		end := make(chan struct{})
 		x.run = blocking(end)
 		m, a := fleetOf(t, func(p *Policy) { p.WaitingBytes, p.Observer = 1000, &refused }, x)
-		synctest.Wait()
 		l := &lineUp{t: t, m: m, a: a}
 		l.wait("runs", Request{Bytes: 1 << 30}) // what runs does not wait
 		l.wait("waits", Request{Bytes: 600})
@@ -231,7 +228,6 @@ func TestRetryAfterIsTheEstimatedWait(t *testing.T) {
 			return saying("end.")(ctx, a, take)
 		}
 		m, a := fleetOf(t, func(p *Policy) { p.Waiting, p.Observer = 4, &refused }, x)
-		synctest.Wait()
 		if _, err := ask(m, a, &fakeJob{}); err != nil { // shows how long it takes
 			t.Fatal(err)
 		}
@@ -271,7 +267,6 @@ func TestRequestsWaitWhileNoNodeIsUp(t *testing.T) {
 		x := serving("m", 1, "end.")
 		x.down = &NodeLost{Cause: CauseRefused}
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		l := &lineUp{t: t, m: m, a: a}
 		l.wait("low", Request{Class: 1})
 		l.wait("high", Request{Class: 8})
@@ -293,7 +288,6 @@ func TestShortRequestTakesTheSmallContext(t *testing.T) {
 		x.instances[0].Context, x.run = 100000, blocking(end)
 		y.instances[0].Context, y.run = 1000, blocking(free)
 		m, a := fleetOf(t, func(p *Policy) { p.Placement = LoadAware }, x, y)
-		synctest.Wait()
 		l := &lineUp{t: t, m: m, a: a}
 		l.wait("on x", Request{Prompt: 50000})
 		l.wait("on y", Request{Prompt: 500})
@@ -328,7 +322,6 @@ func TestBoundRequestWaitsForItsInstance(t *testing.T) {
 		end := make(chan struct{})
 		x.run = blocking(end)
 		m, a := fleetOf(t, nil, x, y)
-		synctest.Wait()
 		to := m.nodes[0].instances[0]
 		a.placer = placing(func(*waiter) *instance { return to })
 		l := &lineUp{t: t, m: m, a: a}
@@ -364,7 +357,6 @@ func TestHeldRequestIsAskedAboutAgain(t *testing.T) {
 		end := make(chan struct{})
 		x.run = blocking(end)
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		began := time.Now()
 		var asked []time.Duration
 		a.placer = placing(func(w *waiter) *instance {
@@ -396,7 +388,7 @@ func TestHeldRequestIsAskedAboutAgain(t *testing.T) {
 // placing places as a test says.
 type placing func(*waiter) *instance
 
-func (p placing) place(_ *Manager, w *waiter, _ []candidate, _ time.Time) *instance { return p(w) }
+func (p placing) place(_ *Manager, w *waiter, _, _ []candidate, _ time.Time) *instance { return p(w) }
 
 // A context that grew is of use to those that fit it now, whoever stands before them.
 func TestGrownContextTakesThoseThatFitIt(t *testing.T) {
@@ -406,7 +398,6 @@ func TestGrownContextTakesThoseThatFitIt(t *testing.T) {
 		x.instances[0].Context, x.run = 1000, blocking(end)
 		y.instances[0].Context = 50
 		m, a := fleetOf(t, nil, x, y)
-		synctest.Wait()
 		wait := func(prompt Tokens) *waiter {
 			w := &waiter{Request: Request{Model: "m", Prompt: prompt}, needs: Needs{Prompt: prompt}, policy: a}
 			if _, err := m.enqueue(w); err != nil {
@@ -443,7 +434,6 @@ func TestTenThousandThatLeaveAtOnceLeaveNothing(t *testing.T) {
 		end := make(chan struct{})
 		x.run = blocking(end)
 		m, a := fleetOf(t, func(p *Policy) { p.Waiting = 20000 }, x)
-		synctest.Wait()
 		ctx, leave := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		for n := range 10000 {
@@ -478,7 +468,6 @@ func TestLightRequestDoesNotWaitBehindOthers(t *testing.T) {
 		x.run = blocking(end)
 		x.down = &NodeLost{Cause: CauseRefused}
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		l := &lineUp{t: t, m: m, a: a}
 		l.wait("one", Request{})
 		l.wait("two", Request{})

@@ -41,7 +41,6 @@ func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, 
 func edge(t *testing.T, dir string, log *logged) (*Manager, *Applied) {
 	t.Helper()
 	m, a := fleetOf(t, func(p *Policy) { p.Warm.Dir, p.Log = dir, log.logger() }, serving("m", 4, "end."))
-	synctest.Wait()
 	return m, a
 }
 
@@ -243,7 +242,6 @@ func TestConfigurationThatFailsGivesTheFileBack(t *testing.T) {
 		var log logged
 		dir, x := t.TempDir(), serving("m", 1, "end.")
 		m, a := fleetOf(t, func(p *Policy) { p.Warm.Dir, p.Log = dir, log.logger() }, x)
-		synctest.Wait()
 		prompt := somePrompt(1, 40)
 		askOf(t, m, a, prompt)
 		next := apply(t, m, func(p *Policy) { p.Warm.Size = 1 << 20 }, x)

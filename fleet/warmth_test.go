@@ -70,7 +70,6 @@ func somePrompt(seed uint64, n int) []uint64 { return longPrompt(rand.New(rand.N
 func TestPromptGoesWhereItsBeginningWasRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, a := fleetOf(t, nil, serving("m", 2, "end."), serving("m", 2, "end."), serving("m", 2, "end."))
-		synctest.Wait()
 		whole := somePrompt(1, 40)
 		first := askOf(t, m, a, whole[:20])
 		for n := 20; n <= 40; n += 5 {
@@ -111,7 +110,6 @@ func TestAnswerTellsWhatWasReused(t *testing.T) {
 		x := serving("m", 1)
 		x.run = reading(4000, 0)
 		m, a := fleetOf(t, func(p *Policy) { p.Observer = &sum }, x)
-		synctest.Wait()
 		prompt := somePrompt(1, 40)
 		askOf(t, m, a, prompt)
 		x.set(func(l *fakeLink) { l.run = reading(4000, 3900) })
@@ -163,7 +161,6 @@ func TestServerThatLostItsCacheIsExpectedToHoldNothing(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				x := serving("m", 1, "end.")
 				m, a := fleetOf(t, nil, x)
-				synctest.Wait()
 				askOf(t, m, a, prompt)
 				wantBlocks(t, m, "a", prompt, 10)
 				restart(x)
@@ -179,7 +176,6 @@ func TestPromptThatWasNotReadIsNotExpected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := serving("m", 2, "end.")
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		prompt := somePrompt(1, 40)
 		askOf(t, m, a, prompt[:10])
 		x.set(func(l *fakeLink) {
@@ -222,7 +218,6 @@ func TestIndexOfAnotherSizeKeepsWhatItCan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x, y := serving("m", 1, "end."), serving("m", 1, "end.")
 		m, a := fleetOf(t, nil, x, y)
-		synctest.Wait()
 		prompt := somePrompt(1, 40)
 		on := askOf(t, m, a, prompt)
 		next := apply(t, m, func(p *Policy) { p.Warm.Size = 1 << 20 }, x, y)
@@ -250,7 +245,6 @@ func TestAnswerThatOutlivesItsIndexChangesNothing(t *testing.T) {
 			return reading(4000, 0)(ctx, a, take)
 		}
 		m, a := fleetOf(t, nil, x)
-		synctest.Wait()
 		prompt, done := somePrompt(1, 40), make(chan struct{})
 		go func() {
 			askOf(t, m, a, prompt)

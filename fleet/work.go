@@ -142,9 +142,3 @@ func (c *claim) calibrate(t Timings) {
 		}
 	}
 }
-
-// loadTime is how long the instance takes until its model is in memory, in seconds.
-func (i *instance) loadTime() float64 { return usualLoad }
-
-// usualLoad is the time to load a model of which nothing is known.
-const usualLoad = 10

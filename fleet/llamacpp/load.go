@@ -216,8 +216,8 @@ func count(generations map[string]int, i *fleet.Instance) (n int) {
 	return n
 }
 
-// addLoad sets the load that the log shows of an instance. What is loaded by nobody
-// carries nothing, and no line says so.
+// addLoad sets the load and the speeds that the log shows of an instance. What is loaded
+// by nobody carries nothing, and no line says so.
 func addLoad(i *fleet.Instance, s slotlog.Snapshot, port string, open int) {
 	if i.Routed && i.Port == 0 {
 		return
@@ -225,6 +225,7 @@ func addLoad(i *fleet.Instance, s slotlog.Snapshot, port string, open int) {
 	p, load := readLoad(s, port, i.Routed)
 	i.Load = load
 	i.Load.Ours = min(open, i.Load.Active)
+	i.Rates = logRates(p.Details)
 	if p.KVUnified != nil { // else nobody tells how much there is in all
 		i.KVUnified = *p.KVUnified
 		i.Load.KVTotal = i.Context

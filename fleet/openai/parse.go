@@ -153,6 +153,7 @@ func (j *Job) Want() fleet.Request {
 		Route:   j.kind.path,
 		Session: j.session(),
 		Prompt:  j.doc.guess(),
+		Counter: j,
 		Out:     out,
 		Blocks:  j.blocks(),
 		Bytes:   j.size(),

@@ -40,7 +40,7 @@ func TestWant(t *testing.T) {
 	} {
 		j := mustParse(t, chatPath, x.body, Options{Aliases: map[string]string{"gpt-4": "served"}})
 		x.want.Route, x.want.Bytes = chatPath, int64(len(x.body))
-		x.want.Prompt = fleet.Tokens(len(x.body)+3) / 4
+		x.want.Prompt, x.want.Counter = fleet.Tokens(len(x.body)+3)/4, j
 		if got := j.Want(); !equalRequest(got, x.want) {
 			t.Errorf("%s: Want = %+v, want %+v", x.body, got, x.want)
 		}

@@ -80,12 +80,7 @@ var yes, no = []byte("true"), []byte("false")
 // writeOwn sets what every attempt needs. A path's server drops what it does not
 // know, so that only what it reads is set.
 func (j *Job) writeOwn(w *writer, i fleet.Instance) {
-	switch {
-	case i.Routed && !i.Serves(j.model): // the only model, whatever the client calls it
-		w.set(fieldModel, appendString(nil, []byte(i.Model)))
-	case j.alias:
-		w.set(fieldModel, appendString(nil, []byte(j.model)))
-	}
+	j.nameFor(w, i)
 	w.set(fieldStream, yes)
 	w.drop(fieldIDSlot)
 	if j.kind.api == apiMessages {
@@ -115,6 +110,16 @@ func (j *Job) writeOwn(w *writer, i fleet.Instance) {
 	}
 	if n, ok := j.doc.pingInterval(); !ok || n <= 0 || n > pingInterval {
 		w.set(fieldPingInterval, strconv.AppendInt(nil, pingInterval, 10))
+	}
+}
+
+// nameFor sets the name by which the instance's server knows the model.
+func (j *Job) nameFor(w *writer, i fleet.Instance) {
+	switch {
+	case i.Routed && !i.Serves(j.model): // the only model, whatever the client calls it
+		w.set(fieldModel, appendString(nil, []byte(i.Model)))
+	case j.alias:
+		w.set(fieldModel, appendString(nil, []byte(j.model)))
 	}
 }
 
