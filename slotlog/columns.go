@@ -6,7 +6,7 @@ package slotlog
 
 const (
 	speedWidth   = len("      0.00 ms /     0 tokens (    0.00 ms per token,     0.00 tokens per second)")
-	runningWidth = len("n_gen =      0, tg =   0.00 t/s, tg_3s =   0.00 t/s")
+	runningWidth = len("     0, tg =   0.00 t/s, tg_3s =   0.00 t/s")
 )
 
 var (
@@ -16,23 +16,25 @@ var (
 	columnToken  = eightOf(" token, ")
 	columnPerSec = eightOf("per seco")
 	columnSecond = eightOf(" second)")
-	columnGen    = eightOf("n_gen = ")
 	columnTg     = eightOf(", tg =  ") << 8
 	columnRate   = eightOf(" t/s, tg")
 	columnRecent = eightOf("tg_3s = ")
+	columnPer    = uint32(eightOf(" t/s    "))
 )
 
-// speedColumns reads what readSpeed does. The times between the words are not looked at.
+// speedColumns reads what readSpeed does. The times between the words are not looked at,
+// but for control characters.
 func (e *Event) speedColumns(b []byte) bool {
 	b = b[:speedWidth]
 	if eight(b, 10)<<16 != columnMs || eight(b, 21) != columnTokens || b[29] != '(' ||
 		eight(b, 38) != columnMsPer || eight(b, 45) != columnToken ||
-		eight(b, 61) != columnTokens || eight(b, 69) != columnPerSec || eight(b, 72) != columnSecond {
+		eight(b, 61) != columnTokens || eight(b, 69) != columnPerSec || eight(b, 72) != columnSecond ||
+		lettersOf(eight(b, 0))&lettersOf(eight(b, 2))&lettersOf(eight(b, 30)) != allLetters {
 		return false
 	}
-	n, end, ok := scanUint(b, skipBlanks(b, 16))
+	n, ok := padded(eight(b, 13)&^0xffffff | 0x202020)
 	rate, known := hundredths(eight(b, 53))
-	if !ok || end != 21 || !known {
+	if !ok || !known {
 		return false
 	}
 	e.Tokens, e.HasTokens = n, true
@@ -40,23 +42,35 @@ func (e *Event) speedColumns(b []byte) bool {
 	return true
 }
 
-// runningColumns reads what readRunning does.
+// runningColumns reads what readRunning does, behind the first word.
 func (e *Event) runningColumns(b []byte) bool {
 	b = b[:runningWidth]
-	if eight(b, 0) != columnGen || eight(b, 14)<<8 != columnTg || eight(b, 27) != columnRate ||
-		eight(b, 33) != columnRecent || string(b[47:]) != " t/s" {
+	if eight(b, 6)<<8 != columnTg || eight(b, 19) != columnRate ||
+		eight(b, 25) != columnRecent || uint32(eight(b, runningWidth-8)>>32) != columnPer {
 		return false
 	}
-	n, end, ok := scanUint(b, skipBlanks(b, 8))
-	mean, hasMean := hundredths(eight(b, 19)&^0xffff | 0x2020)
-	rate, hasRate := hundredths(eight(b, 39)&^0xffff | 0x2020)
-	if !ok || end != 14 || !hasMean || !hasRate {
+	n, ok := padded(eight(b, 0)<<16 | 0x2020)
+	mean, hasMean := hundredths(eight(b, 11)&^0xffff | 0x2020)
+	rate, hasRate := hundredths(eight(b, 31)&^0xffff | 0x2020)
+	if !ok || !hasMean || !hasRate {
 		return false
 	}
 	e.Kind, e.Tokens, e.HasTokens = KindRunning, n, true
 	e.Rate, e.HasRate = rate, true
 	e.Mean, e.HasMean = mean, true
 	return true
+}
+
+// padded reads `%8d` of a number that is not below 0.
+func padded(w uint64) (n int64, ok bool) {
+	const tens = 0x10 * eightOnes // a bit that digits have and blanks have not
+	blank := ^w & tens >> 4
+	before := blank * 0xff
+	d := (w | tens) ^ eightZeros
+	if (d+0x7676767676767676|d)&eightTops != 0 || d&before != 0 || before&(before+1) != 0 || before+1 == 0 {
+		return 0, false
+	}
+	return int64(eightDigits(d)), true
 }
 
 // hundredths reads `%8.2f` of a figure that is not below 0.

@@ -69,7 +69,7 @@ func (r *taskRun) describe(out *Detail) {
 	out.KeptShare = r.share(hasKept, short(r.kept))
 	out.Rate = r.share(hasMean, r.mean)
 	out.RateNow = r.share(hasRate, r.rate)
-	out.ContextShifts, out.Truncated = r.shifts, r.truncated
+	out.ContextShifts, out.Truncated = int(r.shifts), r.truncated
 	out.CancelPending, out.Failure = r.cancelled, failureWords[r.fail]
 	out.LaunchedAt, out.FirstTokenAt = when(r.launched), when(r.first)
 }

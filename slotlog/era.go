@@ -47,6 +47,7 @@ type process struct {
 	bare  int   // lines of another one since
 
 	clock int64
+	dial  dial
 	low   int64 // the clock before it last leapt forward
 	odd   int64 // a clock that has gone back, seen on one slot line; 0: none
 
@@ -145,6 +146,8 @@ func (r *Reader) believe(p *process, w wrapping, framed bool) bool {
 	if w.inside && framed {
 		return false
 	}
+	p.readDial()
+	p.dial.width = 0
 	strange := w.shape < p.shape || w.shape == shapeRecord && p.shape == shapeClock && w.clock >= p.clock/2
 	if strange {
 		if p.bare++; p.bare < bareLimit {
@@ -263,7 +266,7 @@ func (p *process) only() (slot int, ok bool) {
 
 // restart begins a process anew: its slots are gone, and those of its children.
 func (r *Reader) restart(p *process) {
-	p.clock, p.low, p.odd = 0, 0, 0
+	p.clock, p.low, p.odd, p.dial = 0, 0, 0, dial{}
 	p.forgetSlots()
 	r.say(about(p, KindReset))
 	if p.router {

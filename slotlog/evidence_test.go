@@ -193,3 +193,10 @@ func TestSpeechOfAModelCannotReleaseASlotOfAnotherPort(t *testing.T) {
 		t.Errorf("state: got %s, want %s", got, Processing)
 	}
 }
+
+func TestFunctionThatSaysNothingIsNoFailure(t *testing.T) {
+	events, stats := feed(SourceOptions{}, []byte("llama_load : \n"), whole)
+	if len(events) != 0 || stats.Lines != 1 {
+		t.Errorf("got %+v of %d lines, want no event of one line", events, stats.Lines)
+	}
+}

@@ -33,6 +33,9 @@ var failures = []struct {
 
 // backendFailure knows the lines of a server that fails at a batch or at its start.
 func backendFailure(msg []byte) (f Failure, ok bool) {
+	if len(msg) == 0 {
+		return "", false
+	}
 	switch msg[0] {
 	case 'f':
 		return failedTo(msg)

@@ -28,6 +28,13 @@ func FuzzFeed(f *testing.F) {
 		}
 		f.Add([]byte(inUTF16(log, binary.LittleEndian)), uint64(6))
 	}
+	for _, c := range captures {
+		b := readFile(f, c.file)
+		for range 4 { // clocks that go back, and lines in a lesser shape than the ones before
+			f.Add(append(append([]byte(nil), b[len(b)/2:]...), b...), uint64(7))
+			b = b[len(b)/3:]
+		}
+	}
 	f.Add([]byte("\x00\x00\n\x00slot\r\n\x1b[0m\x1b[\n[   1] \n"), uint64(4))
 	o := SourceOptions{MaxLine: 512}
 	f.Fuzz(func(t *testing.T, b []byte, seed uint64) {
@@ -41,11 +48,17 @@ func FuzzFeed(f *testing.F) {
 		if gotStats != wantStats {
 			t.Errorf("stats: got %+v, want %+v", gotStats, wantStats)
 		}
+		long, longStats, degraded := feedLongWay(o, b)
+		if !reflect.DeepEqual(long, want) || longStats != wantStats {
+			t.Errorf("the long way, %+v:\n%+v\nthe short way, %+v:\n%+v", longStats, long, wantStats, want)
+		}
+		if r := NewReader(o); r.feedAll(b) != degraded {
+			t.Errorf("degraded: the short way says %v", !degraded)
+		}
 		if crlf, ok := inCRLF(b, o.MaxLine); ok {
-			// A line that ends in CR goes the long way, past the carriers.
 			got, gotStats := feed(o, crlf, whole)
 			if !reflect.DeepEqual(got, want) || gotStats.Unknown != wantStats.Unknown {
-				t.Errorf("the long way, %d unknown:\n got %+v\nthe short way, %d unknown:\n    %+v", gotStats.Unknown, got, wantStats.Unknown, want)
+				t.Errorf("lines that end in CRLF, %d unknown:\n got %+v\nin LF, %d unknown:\n    %+v", gotStats.Unknown, got, wantStats.Unknown, want)
 			}
 		}
 		tr := NewTracker()
@@ -63,6 +76,21 @@ func FuzzFeed(f *testing.F) {
 			t.Errorf("generated tokens: got %d, want at least 0", n)
 		}
 	})
+}
+
+// feedLongWay is feed for a reader that keeps all lines off the short way.
+func feedLongWay(o SourceOptions, b []byte) ([]Event, Stats, bool) {
+	r := NewReader(o)
+	r.ahead = longWay
+	var events []Event
+	r.Feed(b, noon, func(e Event) { events = append(events, e) })
+	return events, r.Stats(), r.Degraded()
+}
+
+// feedAll feeds b and reports whether the log counts as degraded.
+func (r *Reader) feedAll(b []byte) (degraded bool) {
+	r.Feed(b, noon, func(Event) {})
+	return r.Degraded()
 }
 
 // inCRLF ends all lines of b with CR and LF, unless that would change what they are.

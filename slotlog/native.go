@@ -44,16 +44,22 @@ func (r *Reader) slotLine(p *process, f Frame, msg []byte) bool {
 	if f.Slot >= p.reach() {
 		return false // spliced or forged
 	}
-	r.stats.Framed++
 	e := r.slotEvent(p, f.Slot, f.Task)
 	known := e.read(msg)
+	r.tellSlot(p, e)
+	return known
+}
+
+// tellSlot emits what the line of a frame was found to say.
+func (r *Reader) tellSlot(p *process, e *Event) {
+	r.stats.Framed++
 	p.header.open = false
-	if f.Slot >= 0 {
-		if f.Slot >= len(p.slots) {
-			r.grow(p, f.Slot)
+	if e.Slot >= 0 {
+		if e.Slot >= len(p.slots) {
+			r.grow(p, e.Slot)
 		}
 		if e.Kind == KindEnding {
-			p.header = blockHeader{open: true, slot: f.Slot, task: f.Task}
+			p.header = blockHeader{open: true, slot: e.Slot, task: e.Task}
 		}
 		if e.Kind == KindPrompt {
 			r.launchLost(p, e)
@@ -61,7 +67,6 @@ func (r *Reader) slotLine(p *process, f Frame, msg []byte) bool {
 		p.settle(e)
 	}
 	r.tell(e)
-	return known
 }
 
 // launchLost says that a slot runs another task than we thought, when it is its
@@ -90,8 +95,11 @@ func (r *Reader) slotEvent(p *process, slot, task int) *Event {
 // bareLine handles a line without frame and prefix: a record of 2024, words of 2023,
 // a continuation, or text of others. It reports whether the shape is known.
 func (r *Reader) bareLine(p *process, b []byte, w wrapping) bool {
-	if p.header.open && r.blockLine(p, b) {
-		return true
+	if p.header.open {
+		if e := r.blockEvent(p, b); e != nil {
+			r.tellBlock(p, e)
+			return true
+		}
 	}
 	if n := libraryName(b); n > 0 && !hasPrefix(b, "print_timings: ") {
 		return p.shape == shapeBare
@@ -122,13 +130,19 @@ func (r *Reader) bareLine(p *process, b []byte, w wrapping) bool {
 	return false
 }
 
-// blockLine takes a line of a timing block, which belongs to the frame before it.
-func (r *Reader) blockLine(p *process, b []byte) bool {
-	h := &p.header
-	e := r.slotEvent(p, h.slot, h.task)
+// blockEvent reads a line of a timing block, which belongs to the frame before it; nil: it
+// is none.
+func (r *Reader) blockEvent(p *process, b []byte) *Event {
+	e := r.slotEvent(p, p.header.slot, p.header.task)
 	if e.read(b); e.Kind != KindTiming && e.Kind != KindPrefillTiming && e.Kind != KindDraft {
-		return false
+		return nil
 	}
+	return e
+}
+
+// tellBlock emits what a line of a timing block says, unless its like came before.
+func (r *Reader) tellBlock(p *process, e *Event) {
+	h := &p.header
 	i := 0
 	switch e.Kind {
 	case KindTiming:
@@ -137,7 +151,7 @@ func (r *Reader) blockLine(p *process, b []byte) bool {
 		i = 2
 	}
 	if h.took[i] {
-		return true
+		return
 	}
 	h.took[i] = true
 	if h.slot >= len(p.slots) || p.slots[h.slot].task != h.task { // released before, or before we came
@@ -145,8 +159,8 @@ func (r *Reader) blockLine(p *process, b []byte) bool {
 			e.Kind, e.Own = KindLate, false
 		}
 	}
+	e.Seq = r.stats.Lines
 	r.tell(e)
-	return true
 }
 
 // isContinuation reports whether b is a further line of a timing block.

@@ -122,7 +122,7 @@ func (t *Tracker) clearSlots(p *portState, at time.Time) {
 			t.endLost(p, id, s, at)
 		}
 	}
-	p.server.ends = [16]taskEnd{}
+	p.server.forgetEnds()
 	t.clear(p)
 }
 

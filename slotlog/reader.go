@@ -33,9 +33,13 @@ type Stats struct {
 // concurrent use.
 type Reader struct {
 	maxLine  int
+	ahead    int // bytes that the short way of a line must see
 	coding   coding
 	part     []byte // a line whose end was not fed yet
 	skipping bool   // the rest of the line in part is too long, or unwanted
+
+	text []byte // of the lines that go the short way
+	at   int    // where the one in hand begins there
 
 	emit  func(Event) // of the Feed that runs
 	to    *Tracker    // of the FeedTo that runs, else nil
@@ -43,12 +47,14 @@ type Reader struct {
 	rec   record      // scratch
 
 	library library
+	dial    dial // scratch
 
 	texts  [maxNesting + 1][]byte // scratch: what objects held, and lines without colours
 	joined [2][]byte              // parts of lines that a collector cut, by stream
 
 	stats         Stats
 	recentUnknown uint64 // of the lines of late, halved now and then
+	halved        uint64 // how often
 
 	era
 }
@@ -56,9 +62,12 @@ type Reader struct {
 // NewReader returns a reader that was fed nothing. Of the options it uses Port
 // and MaxLine.
 func NewReader(o SourceOptions) *Reader {
-	r := &Reader{maxLine: o.MaxLine}
+	r := &Reader{maxLine: o.MaxLine, ahead: ahead}
 	if r.maxLine <= 0 {
 		r.maxLine = DefaultMaxLine
+	}
+	if r.maxLine < ahead {
+		r.ahead = longWay
 	}
 	r.era.init(o.Port)
 	return r
@@ -108,14 +117,15 @@ func (r *Reader) split(chunk []byte) {
 		}
 		r.part, r.skipping = r.part[:0], false
 	}
-	for start := 0; start < len(chunk); {
-		n := bytes.IndexByte(chunk[start:], '\n')
+	for len(chunk) > 0 {
+		chunk = chunk[r.quick(chunk):]
+		n := bytes.IndexByte(chunk, '\n')
 		if n < 0 {
-			r.hold(chunk[start:])
+			r.hold(chunk)
 			return
 		}
-		line := chunk[start : start+n]
-		start += n + 1
+		line := chunk[:n]
+		chunk = chunk[n+1:]
 		if n > r.maxLine || n > 0 && line[0] == 0 {
 			if line = bytes.TrimLeft(line, "\x00"); len(line) > r.maxLine {
 				r.stats.Long++
@@ -161,6 +171,7 @@ const lately = 128
 // Degraded reports whether most of the last lines have no known shape: the log
 // of another program, or of a build that prints differently.
 func (r *Reader) Degraded() bool {
+	r.forgetUnknown()
 	recent := r.stats.Lines
 	if recent >= 2*lately {
 		recent = lately + recent%lately
@@ -168,20 +179,26 @@ func (r *Reader) Degraded() bool {
 	return recent >= 20 && r.recentUnknown*4 > recent*3
 }
 
+// forgetUnknown halves what was unknown once for each of the last rows of lines.
 func (r *Reader) forgetUnknown() {
-	if r.stats.Lines >= 2*lately {
-		r.recentUnknown /= 2
+	if rows := r.stats.Lines / lately; rows > 1 {
+		r.recentUnknown >>= rows - 1 - r.halved
+		r.halved = rows - 1
 	}
+}
+
+// unknown counts a line that is not known, or not believed.
+func (r *Reader) unknown() {
+	r.forgetUnknown()
+	r.stats.Unknown++
+	r.recentUnknown++
 }
 
 // line handles one whole line, without its line feed.
 func (r *Reader) line(b []byte) {
-	if r.stats.Lines++; r.stats.Lines&(lately-1) == 0 {
-		r.forgetUnknown()
-	}
-	if !r.quick(b) {
-		r.stats.Unknown++
-		r.recentUnknown++
+	r.stats.Lines++
+	if !r.open(b, wrapping{}) {
+		r.unknown()
 	}
 }
 

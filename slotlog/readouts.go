@@ -4,15 +4,15 @@ package slotlog
 // b10408; tg_3s came with b9706 and is the better word for now. The debug line of
 // each token begins with n_gen too, but has no tg.
 func (e *Event) readRunning(msg []byte) {
-	if len(msg) == runningWidth && e.runningColumns(msg) {
-		return
-	}
 	i, ok := skipLit(msg, 0, "n_gen = ")
 	if !ok {
 		if i, ok = skipLit(msg, 0, "n_decoded = "); !ok {
 			e.readContext(msg)
 			return
 		}
+	}
+	if len(msg) == i+runningWidth && e.runningColumns(msg[i:]) {
+		return
 	}
 	n, i, ok := scanUint(msg, skipBlanks(msg, i))
 	if !ok {

@@ -18,12 +18,13 @@ type endedRun struct {
 	taskRun
 }
 
-func (r *recordRing) add(e endedRun) {
+func (r *recordRing) add(port, slot int, run *taskRun) {
 	if len(r.runs) < maxRecords {
-		r.runs = append(r.runs, e)
+		r.runs = append(r.runs, endedRun{port: port, slot: slot, taskRun: *run})
 		return
 	}
-	r.runs[r.first] = e
+	e := &r.runs[r.first]
+	e.port, e.slot, e.taskRun = port, slot, *run
 	r.first = (r.first + 1) % maxRecords
 	r.dropped++
 }
@@ -68,8 +69,7 @@ func (t *Tracker) released(p *portState, s *slotState, e *Event) {
 		t.lost(p, s, e)
 	}
 	if d.run.stage == stageNone || d.run.task != e.Task {
-		d.run = taskRun{task: e.Task, stage: stageBusy}
-		p.server.applyEnds(&d.run)
+		d.run.begin(p, e.Task)
 	}
 	run := &d.run
 	run.released, run.full = e.Time.UnixNano(), e.Truncated
@@ -88,9 +88,10 @@ func (t *Tracker) released(p *portState, s *slotState, e *Event) {
 	default:
 		run.end = endDone
 	}
-	d.last, d.run = *run, taskRun{}
+	d.last = *run
+	*run = taskRun{}
 	if d.last.timed || d.last.end == endFailed || d.last.end == endCancelled {
-		t.records.add(endedRun{port: p.port, slot: e.Slot, taskRun: d.last})
+		t.records.add(p.port, e.Slot, &d.last)
 		return
 	}
 	d.held = heldNew
@@ -100,19 +101,23 @@ func (t *Tracker) released(p *portState, s *slotState, e *Event) {
 // lost ends the task of a slot whose release was not seen. It is called before the
 // slot is freed.
 func (t *Tracker) lost(p *portState, s *slotState, e *Event) {
-	t.endLost(p, e.Slot, s, e.Time)
+	if s.detail.held != heldNot || s.detail.run.stage != stageNone {
+		t.endLost(p, e.Slot, s, e.Time)
+	}
 }
 
 func (t *Tracker) endLost(p *portState, slot int, s *slotState, at time.Time) {
 	t.settleRecord(p, slot, s)
 	d := &s.detail
-	if d.run.stage == stageNone || d.run.ghost {
-		d.run = taskRun{}
+	if d.run.stage == stageNone {
 		return
 	}
-	d.run.end, d.run.released = endLost, at.UnixNano()
-	d.last, d.run = d.run, taskRun{}
-	t.records.add(endedRun{port: p.port, slot: slot, taskRun: d.last})
+	if !d.run.ghost {
+		d.run.end, d.run.released = endLost, at.UnixNano()
+		d.last = d.run
+		t.records.add(p.port, slot, &d.last)
+	}
+	d.run = taskRun{}
 }
 
 // settleRecord gives out the record that waited for timings.
@@ -122,7 +127,7 @@ func (t *Tracker) settleRecord(p *portState, slot int, s *slotState) {
 	}
 	s.detail.held = heldNot
 	t.records.waiting--
-	t.records.add(endedRun{port: p.port, slot: slot, taskRun: s.detail.last})
+	t.records.add(p.port, slot, &s.detail.last)
 }
 
 // record is the run as others see it.
@@ -137,7 +142,7 @@ func (r *taskRun) record(port, slot int) RequestRecord {
 		DraftAccepted:   r.count(hasDraft, r.accepted),
 		DraftGenerated:  r.count(hasDraft, r.drafted),
 		PrefillRate:     r.share(hasPrefillRate, r.prefillRate),
-		ContextShifts:   r.shifts,
+		ContextShifts:   int(r.shifts),
 	}
 	if r.timed {
 		out.Rate = r.share(hasRate, r.rate)

@@ -59,12 +59,10 @@ func (e *Event) read(msg []byte) (known bool) {
 	return e.Kind != KindFrame || !endsInRate(msg)
 }
 
-// The first eight bytes of the lines that come most often.
+// The first eight bytes of lines that no state depends on.
 var (
-	wordsPromptEval = eightOf("prompt e")
-	wordsEval       = eightOf("       e")
-	wordsTotal      = eightOf("      to")
-	wordsGraphs     = eightOf("   graph")
+	wordsTotal  = eightOf("      to")
+	wordsGraphs = eightOf("   graph")
 )
 
 // readFree reads the words that count about a slot without a task.

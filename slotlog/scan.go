@@ -299,21 +299,19 @@ const serviceWidth = 19
 
 // scanService reads `srv  %12.*s: ` and its sisters and returns the message.
 func scanService(b []byte) (msg []byte, ok bool) {
-	if !isService(b, 0) {
+	if !isServiceAt(b, 0) {
 		return nil, false
 	}
 	return b[serviceWidth:], true
 }
 
-func isService(b []byte, i int) bool {
-	if len(b) < i+serviceWidth || b[i+17] != ':' || b[i+18] != ' ' {
-		return false
-	}
-	switch uint32(eight(b, i)) {
-	case serviceSrv, serviceQue, serviceRes, serviceCmn:
-		return true
-	}
-	return false
+func isServiceAt(b []byte, i int) bool {
+	return len(b) >= i+serviceWidth && b[i+17] == ':' && b[i+18] == ' ' && isService(uint32(eight(b, i)))
+}
+
+// isService knows the four letters that such a line begins with.
+func isService(w uint32) bool {
+	return w == serviceSrv || w == serviceCmn || w == serviceQue || w == serviceRes
 }
 
 var (

@@ -2,6 +2,16 @@ package slotlog
 
 import "bytes"
 
+// serviceWords are how the messages begin that serviceLine knows.
+var serviceWords = newWordSet(
+	"all slots are idle", "loading model", "listening on ", "cancel task, ", "cleaning up before exit",
+	"operator():", "operator ():", "task id = ", "entering sleeping state", "exiting sleeping state",
+	"initializing", "instance name=", "router server is listening on ", "model loaded", "model name=",
+	"n_processing_slots = 0", "n_idle_slots = ", "server is listening on ", "starting server in router mode",
+	"spawning server instance", "purging slot ", "proxying request to model ",
+	"failed to ", "force-killing ", "decode() failed: ",
+)
+
 // serviceLine reads the lines of the server itself. The messages kept their words
 // through the builds that print them.
 func (r *Reader) serviceLine(p *process, msg []byte) {

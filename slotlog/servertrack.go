@@ -18,31 +18,67 @@ type serverState struct {
 
 	ends [16]taskEnd // what became of tasks that hold no slot we know
 	next int
+	told int // how many of them are
 }
 
 // taskEnd is a cancel or a failure that was told of a task.
 type taskEnd struct {
-	told    bool
-	task    int
-	failure Failure // empty: cancelled
+	task int
+	told bool
+	fail failing // 0: cancelled
 }
 
 // applyEnds takes over what was told of the task before its slot was known.
 func (s *serverState) applyEnds(r *taskRun) {
+	if s.told == 0 {
+		return
+	}
 	for i := range s.ends {
 		if e := &s.ends[i]; e.told && e.task == r.task {
-			r.told(e.failure)
+			r.tell(e.fail)
 			e.told = false
+			s.told--
 		}
 	}
 }
 
-func (r *taskRun) told(f Failure) {
-	if f == "" {
+// tellOf keeps what is told of a task until a slot runs it. The oldest of many goes.
+func (s *serverState) tellOf(task int, f failing) {
+	e := &s.ends[s.next]
+	s.next = (s.next + 1) % len(s.ends)
+	if !e.told {
+		s.told++
+	}
+	*e = taskEnd{task: task, told: true, fail: f}
+}
+
+// forgetEnds forgets all of it.
+func (s *serverState) forgetEnds() {
+	if s.told > 0 {
+		s.ends, s.told = [16]taskEnd{}, 0
+	}
+}
+
+// tell tells a task that it failed, or was cancelled.
+func (r *taskRun) tell(f failing) {
+	if f == 0 {
 		r.cancelled = true
 	} else {
-		r.fail = failing(slices.Index(failureWords[:], f))
+		r.fail = f
 	}
+}
+
+// failingOf is the byte for one of our words; 0: none.
+func failingOf(f Failure) failing {
+	if f == "" {
+		return 0
+	}
+	for i, w := range failureWords {
+		if w == f {
+			return failing(i)
+		}
+	}
+	return failingOf(FailureOther)
 }
 
 // serverEvent folds in an event that is about no slot.
@@ -116,26 +152,25 @@ func (t *Tracker) lanes(p *portState, e *Event) {
 
 // taskEnds marks the task where it runs, or has just ended, or will.
 func (t *Tracker) taskEnds(p *portState, e *Event) {
+	f := failingOf(e.Failure)
 	for _, s := range p.slots {
 		if s == nil {
 			continue
 		}
 		d := &s.detail
 		if s.hasTask && s.task == e.Task && d.run.task == e.Task && d.run.stage != stageNone {
-			d.run.told(e.Failure)
+			d.run.tell(f)
 			return
 		}
 		if d.held != heldNot && d.last.task == e.Task && !d.last.timed {
-			d.last.told(e.Failure)
-			if d.last.end = endCancelled; e.Failure != "" {
+			d.last.tell(f)
+			if d.last.end = endCancelled; f != 0 {
 				d.last.end = endFailed
 			}
 			return
 		}
 	}
-	v := &p.server
-	v.ends[v.next] = taskEnd{told: true, task: e.Task, failure: e.Failure}
-	v.next = (v.next + 1) % len(v.ends)
+	p.server.tellOf(e.Task, f)
 }
 
 // Server returns what is known of the server on a port.

@@ -40,22 +40,22 @@ type taskRun struct {
 	end   ending
 	fail  failing
 
-	prompt, processed, cached, generated int64
-	drafted, accepted                    int64
-	progress, likeness, kept             float32
-	mean, rate, prefillRate              float64
-
-	shifts    int
 	truncated bool // the prompt was cut
 	begun     bool // its launch or its size was seen: what is in the cache now was there before it
 	timed     bool // its final count was seen
 	ghost     bool // of a task whose slot we never saw it hold: only its release makes it one
 	cancelled bool
+	full      bool // the context was, at its release
+
+	shifts                               int32
+	progress, likeness, kept             float32
+	prompt, processed, cached, generated int64
+	drafted, accepted                    int64
+	mean, rate, prefillRate              float64
 
 	picked, launched, first, released int64 // ns since 1970, 0: not known
 
-	context int64 // at its release, when hasContext
-	full    bool  // the context was
+	context int64 // at its release, -1: not said
 }
 
 // ending is an [Outcome] in one byte; 0: the task runs.
@@ -103,66 +103,58 @@ const (
 	heldSeen // the owner took the other records since
 )
 
-// detail folds a line about a slot in, after its state was set.
-func (t *Tracker) detail(p *portState, s *slotState, e *Event) {
-	d := &s.detail
-	switch e.Kind {
-	case KindIdle:
-		if e.Own {
-			d.picked, d.pick = e.Time.UnixNano(), 0
-			if e.HasShare {
-				d.likeness, d.pick = e.Share, hasLikeness
-				if e.Kept >= 0 {
-					d.kept, d.pick = e.Kept, hasLikeness|hasKept
-				}
-			}
-		}
-		return
-	case KindSlot:
-		d.size = e.Count
-		return
-	case KindCached, KindPrefilled, KindRelease, KindCleared:
-		d.murky = false
-	case KindPrompt:
-		d.murky = e.Own
-	}
-	switch e.Kind {
-	case KindLaunch:
-		d.run = taskRun{
-			task: e.Task, stage: stageBusy, begun: true, launched: e.Time.UnixNano(),
-			picked: d.picked, likeness: d.likeness, kept: d.kept, known: d.pick,
-		}
-		d.picked, d.pick = 0, 0
-		p.server.applyEnds(&d.run)
-		p.server.backend = ""
-		return
-	case KindRelease, KindCleared:
-		return
-	case KindLate, KindPrefillTiming, KindDraft:
-		if e.Kind == KindLate || e.Own {
-			if d.held != heldNot && d.last.task == e.Task {
-				d.last.timing(e)
-				d.last.derive()
-				return
-			}
-			if !s.hasTask {
-				if d.run.task != e.Task || !d.run.ghost {
-					d.run = taskRun{task: e.Task, stage: stageBusy, ghost: true}
-				}
-				d.run.timing(e)
-			}
-			return
+// pickedBy notes that the slot was chosen for the next task.
+func (d *slotDetail) pickedBy(e *Event) {
+	d.picked, d.pick = e.Time.UnixNano(), 0
+	if e.HasShare {
+		d.likeness, d.pick = e.Share, hasLikeness
+		if e.Kept >= 0 {
+			d.kept, d.pick = e.Kept, hasLikeness|hasKept
 		}
 	}
-	d.run.ghost = d.run.ghost && d.run.task != e.Task
-	if d.run.task != e.Task || d.run.stage == stageNone {
-		d.run = taskRun{task: e.Task, stage: stageBusy}
-		p.server.applyEnds(&d.run)
+}
+
+// launch begins a task.
+func (d *slotDetail) launch(p *portState, e *Event) {
+	r := &d.run
+	*r = taskRun{}
+	r.task, r.stage, r.begun, r.launched = e.Task, stageBusy, true, e.Time.UnixNano()
+	r.picked, r.likeness, r.kept, r.known = d.picked, d.likeness, d.kept, d.pick
+	d.picked, d.pick = 0, 0
+	p.server.applyEnds(r)
+	p.server.backend = ""
+}
+
+// of is the run of the task that a line names, which begins with it when another one ran.
+func (d *slotDetail) of(p *portState, task int) *taskRun {
+	r := &d.run
+	if r.task != task || r.stage == stageNone {
+		r.begin(p, task)
 	}
-	if e.Count > 0 && (e.Kind == KindPromptSize || e.Kind == KindShift) {
-		d.size = e.Count
+	r.ghost = false
+	return r
+}
+
+func (r *taskRun) begin(p *portState, task int) {
+	*r = taskRun{}
+	r.task, r.stage = task, stageBusy
+	p.server.applyEnds(r)
+}
+
+// late takes a count of a task that was released already.
+func (d *slotDetail) late(s *slotState, e *Event) {
+	if d.held != heldNot && d.last.task == e.Task {
+		d.last.took(e)
+		d.last.derive()
+		return
 	}
-	d.run.take(e)
+	if s.hasTask {
+		return
+	}
+	if d.run.task != e.Task || !d.run.ghost {
+		d.run = taskRun{task: e.Task, stage: stageBusy, ghost: true}
+	}
+	d.run.took(e)
 }
 
 // take folds a line about the running task in.
@@ -178,8 +170,6 @@ func (r *taskRun) take(e *Event) {
 		if r.begun && r.known&(hasCached|hasProcessed) == 0 {
 			r.cached, r.known = e.Tokens, r.known|hasCached
 		}
-	case KindPrompt:
-		r.prefill(e)
 	case KindPrefilled:
 		r.stage = stageDecode
 		r.decoding(e.Time)
@@ -187,17 +177,6 @@ func (r *taskRun) take(e *Event) {
 			r.prompt, r.known = e.Tokens, r.known|hasPrompt
 		}
 		r.computed(e.Tokens)
-	case KindRunning:
-		r.stage = stageDecode
-		r.decoding(e.Time)
-		r.generated, r.known = e.Tokens, r.known|hasGenerated
-		r.mean, r.rate = e.Mean, e.Rate
-		r.set(hasMean, e.HasMean)
-		r.set(hasRate, e.HasRate)
-	case KindStep:
-		r.stage = stageDecode
-		r.decoding(e.Time)
-		r.generated, r.known = e.Tokens, r.known|hasGenerated
 	case KindDraftStep:
 		r.stage = stageDecode
 		r.decoding(e.Time)
@@ -209,12 +188,25 @@ func (r *taskRun) take(e *Event) {
 		r.truncated = true
 		r.prompt, r.known = e.Tokens, r.known|hasPrompt
 	case KindFailed:
-		r.told(e.Failure)
+		r.tell(failingOf(e.Failure))
 	case KindEnding:
 		r.stage = stageBusy
-	case KindTiming, KindPrefillTiming, KindDraft:
-		r.stage = stageBusy
+	}
+}
+
+// decoded takes a line that counts what was generated.
+func (r *taskRun) decoded(e *Event) {
+	if e.Kind == KindTiming {
 		r.timing(e)
+		return
+	}
+	r.stage = stageDecode
+	r.decoding(e.Time)
+	r.generated, r.known = e.Tokens, r.known|hasGenerated
+	if e.Kind == KindRunning {
+		r.mean, r.rate = e.Mean, e.Rate
+		r.set(hasMean, e.HasMean)
+		r.set(hasRate, e.HasRate)
 	}
 }
 
@@ -244,6 +236,12 @@ func (r *taskRun) computed(context int64) {
 
 // timing takes the lines that a task ends with.
 func (r *taskRun) timing(e *Event) {
+	r.stage = stageBusy
+	r.took(e)
+}
+
+// took takes their figures.
+func (r *taskRun) took(e *Event) {
 	switch e.Kind {
 	case KindTiming, KindLate:
 		r.generated, r.known, r.timed = e.Tokens, r.known|hasGenerated, true

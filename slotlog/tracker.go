@@ -128,15 +128,29 @@ func (t *Tracker) Apply(e Event) { t.apply(&e) }
 
 func (t *Tracker) apply(e *Event) {
 	t.watermark = max(t.watermark, e.Seq)
-	if e.Port == 0 {
+	if e.Port == 0 || e.Slot >= maxLanes {
 		return
 	}
-	if e.Slot >= 0 {
-		if e.Slot < maxLanes {
-			t.slotEvent(e)
-		}
+	if e.Slot < 0 {
+		t.aboutServer(e)
 		return
 	}
+	p := t.port(e.Port)
+	if p.server.known = true; e.Kind == KindFrame {
+		return
+	}
+	var s *slotState
+	if e.Slot < len(p.slots) {
+		s = p.slots[e.Slot]
+	}
+	if s == nil {
+		s = t.newSlot(p, e.Slot)
+	}
+	t.fold(p, s, e)
+	s.touch(e)
+}
+
+func (t *Tracker) aboutServer(e *Event) {
 	if e.Kind == KindGone {
 		if p := t.ports[e.Port]; p != nil {
 			t.forget(p)
@@ -149,67 +163,97 @@ func (t *Tracker) apply(e *Event) {
 	t.serverEvent(t.port(e.Port), e)
 }
 
-func (t *Tracker) slotEvent(e *Event) {
-	p := t.port(e.Port)
-	p.server.known = true
-	if e.Kind == KindFrame {
-		return
-	}
-	s := t.slot(p, e.Slot)
+// fold folds a line about a slot in.
+func (t *Tracker) fold(p *portState, s *slotState, e *Event) {
+	d := &s.detail
 	switch e.Kind {
-	case KindIdle, KindSlot:
+	case KindIdle:
 		t.lost(p, s, e)
 		s.free()
-	case KindCleared:
-		if s.state == Processing {
-			break
+		if e.Own {
+			d.pickedBy(e)
 		}
-		s.free()
-		s.prompt, s.hasPrompt = 0, true
 	case KindLaunch:
 		t.lost(p, s, e)
 		s.free()
 		s.run(e.Task)
+		d.launch(p, e)
 	case KindRelease:
-		// A timing may follow its own release (b3678..b6722): remember what the
-		// ledger had of this request.
-		spent := s.counted
-		if s.hasTask && s.task != e.Task {
-			spent = 0
+		t.release(p, s, e)
+		d.murky = false
+	case KindRunning, KindTiming, KindStep:
+		t.count(s, e)
+		s.run(e.Task)
+		s.tokens, s.hasTokens = e.Tokens, true
+		if e.Kind != KindStep {
+			s.rate, s.hasRate = e.Rate, e.HasRate
 		}
-		t.released(p, s, e)
-		s.free()
-		s.spent = spent
-		if e.HasTokens {
-			s.prompt, s.hasPrompt = e.Tokens, true
-		}
+		d.of(p, e.Task).decoded(e)
 	case KindPrompt:
 		s.run(e.Task)
 		s.prompt, s.hasPrompt = e.Tokens, true
+		d.murky = e.Own
+		d.of(p, e.Task).prefill(e)
 	case KindCached, KindPrefilled:
 		s.holds(e.Task)
 		s.prompt, s.hasPrompt = e.Tokens, true
-	case KindPromptSize, KindEnding, KindDraftStep, KindShift, KindTruncated, KindBusy, KindFailed:
-		s.holds(e.Task)
-	case KindRunning, KindTiming:
-		t.count(s, e)
-		s.run(e.Task)
-		s.tokens, s.hasTokens = e.Tokens, true
-		s.rate, s.hasRate = e.Rate, e.HasRate
-	case KindStep:
-		t.count(s, e)
-		s.run(e.Task)
-		s.tokens, s.hasTokens = e.Tokens, true
+		d.murky = false
+		d.of(p, e.Task).take(e)
 	case KindPrefillTiming, KindDraft:
-		if !e.Own {
-			s.holds(e.Task)
+		if e.Own {
+			d.late(s, e)
+			return
 		}
+		s.holds(e.Task)
+		d.of(p, e.Task).timing(e)
+	default:
+		t.foldRare(p, s, e)
+	}
+}
+
+// foldRare is fold for what few requests print.
+func (t *Tracker) foldRare(p *portState, s *slotState, e *Event) {
+	d := &s.detail
+	switch e.Kind {
+	case KindSlot:
+		t.lost(p, s, e)
+		s.free()
+		d.size = e.Count
+		return
+	case KindCleared:
+		if d.murky = false; s.state != Processing {
+			s.free()
+			s.prompt, s.hasPrompt = 0, true
+		}
+		return
 	case KindLate:
 		t.ledger += max(0, e.Tokens-s.spent)
 		s.spent = max(s.spent, e.Tokens)
+		d.late(s, e)
+		return
+	case KindPromptSize, KindShift:
+		if s.holds(e.Task); e.Count > 0 {
+			d.size = e.Count
+		}
+	case KindEnding, KindDraftStep, KindTruncated, KindBusy, KindFailed:
+		s.holds(e.Task)
 	}
-	t.detail(p, s, e)
-	s.touch(e)
+	d.of(p, e.Task).take(e)
+}
+
+// release frees the slot. A timing may follow its own release (b3678..b6722): what the
+// ledger had of this request is remembered.
+func (t *Tracker) release(p *portState, s *slotState, e *Event) {
+	spent := s.counted
+	if s.hasTask && s.task != e.Task {
+		spent = 0
+	}
+	t.released(p, s, e)
+	s.free()
+	s.spent = spent
+	if e.HasTokens {
+		s.prompt, s.hasPrompt = e.Tokens, true
+	}
 }
 
 // count gives the ledger what it does not have of a cumulative reading. A slot
