@@ -18,6 +18,9 @@ RACE = $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC
 # The packages that know nothing of Caddy.
 PURE := ./slotlog/... ./fleet/... ./linkf/...
 
+# The simulation of linkf, which is played without the race detector.
+SCHEDULES := ^TestNothingIsLostRepeatedOrLeftUnderAnySchedule$$
+
 BUILD := build
 NOTES := $(BUILD)/left-out
 FUZZTIME ?= 30s
@@ -60,6 +63,7 @@ test-static:
 
 test-pure:
 	@$(call gotest,pure,$(RACE) -timeout 10m $(PURE))
+	@if [ -n "$(RACE)" ]; then $(call gotest,schedules,-timeout 5m -run '$(SCHEDULES)' ./linkf); fi
 
 # One package at a time: what is measured in one must not wait for the other.
 test-caddy:
@@ -110,7 +114,8 @@ sim: ## the study of placements on simulated fleets, as docs/placement.md has it
 	exit $$code
 
 .PHONY: fuzz
-fuzz: ## each fuzz target for $FUZZTIME (30s)
+fuzz: ## each fuzz target for $FUZZTIME (30s), and a million schedules of linkf
+	$(GO) test -v -count=1 -timeout 60m -run '$(SCHEDULES)' ./linkf -args -schedules 1000000
 	@for pkg in $$($(GO) list -tags $(TAGS) ./...); do \
 		for f in $$($(GO) test -tags $(TAGS) -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
 			echo "$$pkg $$f"; \

@@ -132,6 +132,13 @@ func TestLeaseEndsAndIsRenewed(t *testing.T) {
 	}
 	// A grant of another epoch is none.
 	s := w.session(id)
+	w.now += time.Second
+	w.agent.tick(w.nodeTime())
+	for _, epoch := range []uint64{s.epoch - 1, s.epoch + 1} {
+		if err := w.node(t, typeGrant, grant{key{id, epoch}, 30000, 10000}); err != nil || s.granted == w.agent.now {
+			t.Errorf("a grant of epoch %d, where %d is held: got %v and a new lease, want none", epoch, s.epoch, err)
+		}
+	}
 	w.cut(true, true)
 	w.now = w.now - w.nodeTime() + s.granted + s.lease - time.Millisecond
 	w.agent.tick(w.nodeTime())
@@ -408,10 +415,14 @@ func TestHeadThatBeganAnewRevokesWhatItHad(t *testing.T) {
 	_, run := opened(t, w)
 	w.newHead()
 	w.connect()
-	w.run(t)
+	w.sendHead()
+	w.nodeGets(w.toNode[0])
+	w.toNode = nil
+	w.nodeActions()
 	if !w.runs[run].stopped {
-		t.Error("the generation of the head before goes on")
+		t.Error("the generation of the head before goes on after the hello of another one")
 	}
+	w.run(t)
 	opened(t, w)
 }
 

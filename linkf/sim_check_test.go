@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/slotfleet/slotfleet/fleet"
 )
 
 // settle does what both machines want done and moves what they want sent, until
@@ -44,6 +46,7 @@ func (w *world) sendNode() bool {
 	sent := false
 	for id := range w.agent.conns {
 		b := w.agent.pull(w.nodeTime(), id, nil, chunkLen)
+		w.watch.sends(id, b)
 		sent = sent || len(b) > 0
 		if len(b) > 0 && id == w.conn && !w.dark && w.headUp {
 			w.toHead = append(w.toHead, b)
@@ -73,10 +76,11 @@ func (w *world) headActions() {
 	}
 }
 
-// event checks that each comes once, in order, and from one generation.
+// event checks that each comes once, in order, from one generation, and that this one
+// answers what was asked.
 func (w *world) event(x headAction) {
 	c := w.clients[x.session]
-	if c == nil || c.finished {
+	if c == nil {
 		w.fail("session %d: an event for nobody", x.session)
 		return
 	}
@@ -84,23 +88,36 @@ func (w *world) event(x headAction) {
 	if len(x.event.Data) < 12 || len(x.event.Data) == maxPiece && !x.event.More || binary.LittleEndian.Uint64(x.event.Data) == 0 {
 		return // the rest of one that came in pieces
 	}
-	run, n := binary.LittleEndian.Uint64(x.event.Data), binary.LittleEndian.Uint32(x.event.Data[8:])
-	if c.got == 0 {
+	run, n := w.spoken[binary.LittleEndian.Uint64(x.event.Data)-1], binary.LittleEndian.Uint32(x.event.Data[8:])
+	if c.run == nil {
 		c.run = run
 	}
 	if run != c.run || n != c.got {
-		w.fail("session %d: event %d of run %d, where %d of run %d was due", x.session, n, run, c.got, c.run)
+		w.fail("session %d: event %d of run %d, where %d of run %d was due", x.session, n, run.id, c.got, c.run.id)
+	}
+	if run.ask != c.ask {
+		w.fail("session %d asked for %d, and gets an answer to %d", x.session, c.ask, run.ask)
 	}
 	c.got++
 }
 
+// ended checks that a whole answer came whole.
 func (w *world) ended(x headAction) {
 	c := w.clients[x.session]
-	if c == nil || c.finished {
+	if c == nil {
 		w.fail("session %d ended twice, or for nobody", x.session)
 		return
 	}
-	c.finished = true
+	if x.err == nil && c.run != nil && (c.got != c.run.count || c.run.stopped) {
+		w.fail("session %d ended after %d of %d events; stopped %v", x.session, c.got, c.run.count, c.run.stopped)
+	}
+	if c.parked && w.head.sessions[x.session] != nil {
+		*c = client{ask: c.ask}
+		if err := w.head.generate(x.session, fleet.Patience{}); err != nil {
+			w.fail("go on: %v", err)
+		}
+		return
+	}
 	delete(w.clients, x.session)
 	if err := w.head.revoke(w.headTime(), x.session); err != nil && !errors.Is(err, errUnknownSession) {
 		w.fail("revoke: %v", err)
@@ -123,7 +140,9 @@ func (w *world) nodeActions() {
 				w.fail("generation %s runs twice", k)
 			}
 			w.started[k] = true
-			w.runs[x.run] = new(upstream)
+			r := &upstream{id: uint64(len(w.spoken)) + 1, ask: binary.LittleEndian.Uint64(joined(x.assignment.Body, x.parts))}
+			w.spoken = append(w.spoken, r)
+			w.runs[x.run] = r
 		case agentStop:
 			if r := w.runs[x.run]; r != nil {
 				r.stopped, r.waits = true, false
@@ -137,7 +156,7 @@ func (w *world) nodeActions() {
 		case agentCallStop:
 			delete(w.asked, x.run)
 		case agentClose:
-			w.agent.pull(w.nodeTime(), x.conn, nil, chunkLen)
+			w.watch.sends(x.conn, w.agent.pull(w.nodeTime(), x.conn, nil, chunkLen))
 			w.nodeDown(x.conn)
 		}
 	}
@@ -169,6 +188,9 @@ func (w *world) check() {
 		if r.lane {
 			held++
 		}
+		if r.session == nil && r.stopped == nil {
+			w.fail("run %d goes on, and nobody gets its events", r.id)
+		}
 	}
 	if kept != a.kept {
 		w.fail("%d bytes of events are kept, and %d counted", kept, a.kept)
@@ -180,25 +202,52 @@ func (w *world) check() {
 		if s.cost-s.paid > creditRoom {
 			w.fail("session %d: %d bytes wait for the client", s.id, s.cost-s.paid)
 		}
+		if len(s.cmds) > 8 {
+			w.fail("session %d: %d commands are kept", s.id, len(s.cmds))
+		}
+	}
+	wires := []*wire{}
+	if w.head.wire != nil {
+		wires = append(wires, w.head.wire)
+	}
+	for _, c := range a.conns {
+		wires = append(wires, c.wire)
+		if len(c.gones)+len(c.replies) > maxSessions {
+			w.fail("%d answers wait to be sent", len(c.gones)+len(c.replies))
+		}
+	}
+	for _, x := range wires {
+		if n := len(x.dec.buf) - x.dec.off; n > 4+MaxFrame || len(x.acks)+len(x.aborts) > 2*maxTransfers || x.in.held > maxTransfer {
+			w.fail("%d bytes of a frame, %d words on transfers, %d bytes of them are kept", n, len(x.acks)+len(x.aborts), x.in.held)
+		}
 	}
 }
 
-// rest lets everything come to its end, and checks that it does.
+// rest lets everything come to its end, and checks that it does, also where the two
+// never meet again.
 func (w *world) rest() {
+	apart := w.pick.IntN(4) == 0
+	if apart {
+		w.cut(true, true)
+	}
 	for i := 0; i < 60 && w.failed == nil; i++ {
-		w.connect()
+		if !apart {
+			w.connect()
+		}
 		w.settle()
 		w.exchange()
-		for id := range w.runs {
-			w.end(id)
+		w.agreed()
+		for id, r := range w.runs {
+			if !r.waits {
+				w.end(id)
+			}
 		}
 		for len(w.asked) > 0 {
 			w.work()
 		}
 		for id, c := range w.clients {
 			if c.unread > 0 {
-				c.unread = 0
-				w.head.took(w.headTime(), id, c.gen, c.seen)
+				w.take(id, c, c.unread)
 			}
 		}
 		w.settle()
@@ -210,6 +259,19 @@ func (w *world) rest() {
 	}
 	if why := w.empty(); why != "" {
 		w.fail("at the end: %s", why)
+	}
+}
+
+// agreed checks that the node holds nothing that the head does not, where each heard
+// all that the other said.
+func (w *world) agreed() {
+	if !w.head.ready || !w.nodeUp || w.dark || len(w.toHead)+len(w.toNode) > 0 {
+		return
+	}
+	for id, s := range w.agent.heads["head"].sessions {
+		if h := w.head.sessions[id]; h == nil || h.epoch != s.epoch {
+			w.fail("the node holds session %d at epoch %d, and the head does not", id, s.epoch)
+		}
 	}
 }
 

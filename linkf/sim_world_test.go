@@ -2,6 +2,7 @@ package linkf
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -33,8 +34,11 @@ type world struct {
 	toHead [][]byte
 
 	clients map[uint64]*client // by session, of the head that lives
+	asks    uint64             // how many there were
 	runs    map[uint64]*upstream
+	spoken  []*upstream // all that ever ran; the place is what their events say
 	started map[string]bool
+	watch   *watcher
 	calls   map[uint64]bool // calls the head waits for
 	asked   map[uint64]bool // calls that the node works on
 	failed  error
@@ -42,18 +46,19 @@ type world struct {
 
 // client is who waits for a session's events.
 type client struct {
-	body     byte
-	run      uint64 // whose events it gets
-	got      uint32
-	seen     uint64 // the last seq
-	unread   int
-	gen      uint64
-	finished bool
-	left     bool
+	ask    uint64    // what it asked for
+	run    *upstream // whose events it gets; nil: none yet
+	got    uint32
+	seen   uint64 // the last seq
+	unread int
+	gen    uint64
+	parked bool // it goes on once its generation ended
 }
 
 // upstream is a generation of the model server.
 type upstream struct {
+	id      uint64 // place in spoken
+	ask     uint64 // what it answers
 	count   uint32
 	stopped bool
 	waits   bool
@@ -61,6 +66,7 @@ type upstream struct {
 
 func newWorld(pick choices) *world {
 	w := &world{pick: pick, started: make(map[string]bool)}
+	w.watch = newWatcher(w)
 	w.newHead()
 	w.newNode()
 	return w
@@ -88,6 +94,7 @@ func (w *world) newNode() {
 	me.identity = "node"
 	w.agent = newAgent(me, 0)
 	w.nodeOff = -w.now
+	w.watch.restarted(0)
 	w.nodeUp = false
 	w.runs = make(map[uint64]*upstream)
 	w.asked = make(map[uint64]bool)
@@ -98,7 +105,7 @@ func (w *world) newNode() {
 }
 
 func (w *world) headTime() time.Duration { return w.now + w.headOff }
-func (w *world) nodeTime() time.Duration { return w.now + w.nodeOff }
+func (w *world) nodeTime() time.Duration { return w.watch.tell(w.now + w.nodeOff) }
 
 func (w *world) fail(format string, a ...any) {
 	if w.failed == nil {
@@ -125,6 +132,10 @@ func (w *world) step() {
 		w.connect()
 	case k < 26:
 		w.leave()
+	case k < 27:
+		w.park()
+	case k < 28:
+		w.beginAgain()
 	case k < 31:
 		w.wait()
 	default:
@@ -201,6 +212,8 @@ func (w *world) deliver(way *[][]byte, to func([]byte)) {
 
 func (w *world) nodeGets(data []byte) {
 	if w.nodeUp {
+		w.nodeTime()
+		w.watch.gets(w.conn, data)
 		w.agent.receive(w.nodeTime(), w.conn, data)
 	}
 }
@@ -235,7 +248,14 @@ func (w *world) connect() {
 	w.agent.up(w.nodeTime(), w.conn)
 }
 
+// cut breaks the connection; some of what was on the way may have arrived, cut anywhere.
 func (w *world) cut(head, node bool) {
+	if len(w.toNode) > 0 {
+		w.nodeGets(w.toNode[0][:w.pick.IntN(len(w.toNode[0]))])
+	}
+	if len(w.toHead) > 0 {
+		w.headGets(w.toHead[0][:w.pick.IntN(len(w.toHead[0]))])
+	}
 	w.toHead, w.toNode, w.dark = nil, nil, true
 	if head {
 		w.headDown()
@@ -315,16 +335,35 @@ func (w *world) open() {
 	if len(w.clients) >= 5 {
 		return
 	}
-	body := []byte{byte(len(w.started))}
+	w.asks++
+	body := make([]byte, 8)
 	if w.pick.IntN(150) == 0 {
 		body = make([]byte, maxInline+window*chunkLen+1)
 	}
+	binary.LittleEndian.PutUint64(body, w.asks)
 	id, err := w.head.open(w.headTime(), fleet.Assignment{Model: "m", Path: "/x", Body: body})
 	if err != nil {
 		w.fail("open: %v", err)
 		return
 	}
-	w.clients[id] = &client{body: body[0]}
+	w.clients[id] = &client{ask: w.asks}
+}
+
+// beginAgain puts a session on the node anew, which fences what it had there.
+func (w *world) beginAgain() {
+	id, ok := some(w, w.clients)
+	if !ok || w.pick.IntN(2) == 0 {
+		return
+	}
+	w.asks++
+	w.clients[id] = &client{ask: w.asks}
+	a := fleet.Assignment{Model: "m", Path: "/x", Body: binary.LittleEndian.AppendUint64(nil, w.asks)}
+	if err := w.head.assign(id, a.Model, ""); err != nil {
+		w.fail("assign: %v", err)
+	}
+	if err := errors.Join(w.head.append(id, a), w.head.generate(id, fleet.Patience{})); err != nil {
+		w.fail("begin again: %v", err)
+	}
 }
 
 // some returns a key of a map, or false if there is none.
@@ -360,7 +399,7 @@ func (w *world) emit() {
 func (w *world) say(id uint64, size int) {
 	r := w.runs[id]
 	data := make([]byte, max(12, size))
-	binary.LittleEndian.PutUint64(data, id)
+	binary.LittleEndian.PutUint64(data, r.id)
 	binary.LittleEndian.PutUint32(data[8:], r.count)
 	got := w.agent.emit(w.nodeTime(), id, fleet.Event{Kind: fleet.EventData, Data: data})
 	if (got == roomGone) != (r.stopped || w.agent.runs[id].session == nil) {
@@ -386,11 +425,27 @@ func (w *world) end(id uint64) {
 // read has a client take what it was given.
 func (w *world) read() {
 	if id, ok := some(w, w.clients); ok {
-		c := w.clients[id]
-		if c.unread > 0 {
-			c.unread = 0
-			w.head.took(w.headTime(), id, c.gen, c.seen)
+		if c := w.clients[id]; c.unread > 0 {
+			w.take(id, c, 1+w.pick.IntN(c.unread))
 		}
+	}
+}
+
+// take has a client take its next n events.
+func (w *world) take(id uint64, c *client, n int) {
+	c.unread -= n
+	w.head.took(w.headTime(), id, c.gen, c.seen-uint64(c.unread))
+}
+
+// park has a generation end; its session goes on with another one.
+func (w *world) park() {
+	id, ok := some(w, w.clients)
+	if !ok || w.clients[id].parked {
+		return
+	}
+	w.clients[id].parked = true
+	if err := w.head.park(id); err != nil {
+		w.fail("park: %v", err)
 	}
 }
 
@@ -399,7 +454,6 @@ func (w *world) leave() {
 	if !ok {
 		return
 	}
-	w.clients[id].left = true
 	delete(w.clients, id)
 	if w.pick.IntN(2) == 0 {
 		w.head.cancel(w.headTime(), id)

@@ -1,11 +1,10 @@
 package linkf
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"runtime"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -26,27 +25,35 @@ func play(pick choices, steps int) error {
 	return w.failed
 }
 
-// TestNothingIsLostRepeatedOrLeftUnderAnySchedule runs many schedules. A failure names
-// the seed of its schedule; LINKF_SEED runs that one alone.
+var (
+	manySchedules = flag.Uint64("schedules", 100_000, "how many TestNothingIsLostRepeatedOrLeftUnderAnySchedule plays")
+	oneSchedule   = flag.Int64("seed", -1, "the one schedule that it plays")
+)
+
+var raced bool // set where the race detector is built in
+
+// stepsOfASchedule is its length before everything is let come to its end.
+const stepsOfASchedule = 60
+
+// TestNothingIsLostRepeatedOrLeftUnderAnySchedule plays many schedules. A failure names
+// the seed of its schedule.
 func TestNothingIsLostRepeatedOrLeftUnderAnySchedule(t *testing.T) {
-	if s := os.Getenv("LINKF_SEED"); s != "" {
-		seed, err := strconv.ParseUint(s, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := play(rand.New(rand.NewPCG(seed, 0)), 60); err != nil {
+	if *oneSchedule >= 0 {
+		if err := play(rand.New(rand.NewPCG(uint64(*oneSchedule), 0)), stepsOfASchedule); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	schedules := uint64(100_000)
-	if testing.Short() {
+	schedules, limit := *manySchedules, time.Minute
+	if testing.Short() || raced && schedules == 100_000 {
 		schedules = 2_000
+	} else if schedules > 100_000 {
+		limit = time.Hour // that many were asked for
 	}
 	var wg sync.WaitGroup
 	var played atomic.Uint64
 	failures := make(chan string, runtime.GOMAXPROCS(0))
-	end := time.Now().Add(time.Minute)
+	end := time.Now().Add(limit)
 	for range cap(failures) {
 		wg.Go(func() {
 			for len(failures) == 0 && time.Now().Before(end) {
@@ -54,8 +61,8 @@ func TestNothingIsLostRepeatedOrLeftUnderAnySchedule(t *testing.T) {
 				if seed >= schedules {
 					return
 				}
-				if err := play(rand.New(rand.NewPCG(seed, 0)), 60); err != nil {
-					failures <- fmt.Sprintf("LINKF_SEED=%d: %v", seed, err)
+				if err := play(rand.New(rand.NewPCG(seed, 0)), stepsOfASchedule); err != nil {
+					failures <- fmt.Sprintf("go test ./linkf -run '%s' -args -seed %d: %v", t.Name(), seed, err)
 					return
 				}
 			}
@@ -82,9 +89,31 @@ func TestScheduleThatFailsIsMadeShort(t *testing.T) {
 	})
 }
 
+// given takes choices from bytes, which a fuzzer can make more of.
+type given []byte
+
+func (g *given) IntN(n int) int {
+	v := 0
+	for most := 1; most < n && len(*g) > 0; most <<= 8 {
+		v = v<<8 | int((*g)[0])
+		*g = (*g)[1:]
+	}
+	return v % n
+}
+
 func FuzzSchedule(f *testing.F) {
-	f.Fuzz(func(t *testing.T, seed uint64, steps uint8) {
-		if err := play(rand.New(rand.NewPCG(seed, 1)), int(steps)); err != nil {
+	for seed := range 20 {
+		b := make([]byte, 300)
+		for i, r := 0, rand.New(rand.NewPCG(uint64(seed), 2)); i < len(b); i++ {
+			b[i] = byte(r.Uint32())
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, choices []byte) {
+		if len(choices) > 2000 {
+			return
+		}
+		if err := play((*given)(&choices), len(choices)/2); err != nil {
 			t.Fatal(err)
 		}
 	})
