@@ -166,11 +166,3 @@ func TestSlotsOfANodeAreShownAtTheHead(t *testing.T) {
 		return !ok
 	})
 }
-
-func TestSourceMayNotHaveTheNameOfAnAgentThatIsDialled(t *testing.T) {
-	e := startEdge(t, "", "respond x")
-	err := e.load(fmt.Sprintf("fleet {\n\t\tinsecure\n\t\tnode gpu1 linkf://10.0.0.9:8454\n\t}\n\tslotlog {\n\t\tsource gpu1 file %s\n\t}", filepath.Join(t.TempDir(), "log")), "fleet")
-	if err == nil || !strings.Contains(err.Error(), "node gpu1") || !strings.Contains(err.Error(), "rename one") {
-		t.Errorf("got %v, want an error that says what to rename", err)
-	}
-}

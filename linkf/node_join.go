@@ -17,6 +17,12 @@ const (
 // and waits between attempts, with a wait that doubles. All addresses of a name are
 // tried.
 func (n *Node) Join(ctx context.Context, address string) {
+	n.JoinAny(ctx, address, func() []string { return []string{address} })
+}
+
+// JoinAny is Join for a head that may be at any of some addresses, which are tried in
+// turn. It also returns when the link was lost and there are none any more.
+func (n *Node) JoinAny(ctx context.Context, head string, addresses func() []string) {
 	if !n.hold() {
 		return
 	}
@@ -26,7 +32,11 @@ func (n *Node) Join(ctx context.Context, address string) {
 	defer context.AfterFunc(n.life, cancel)()
 	wait, which := joinFirst, 0
 	for {
-		greeted, err := n.dial(ctx, address, n.o.Tokens[which])
+		all := addresses()
+		if len(all) == 0 {
+			return
+		}
+		greeted, err := n.dialAny(ctx, all, n.o.Tokens[which])
 		if ctx.Err() != nil {
 			return
 		}
@@ -36,7 +46,7 @@ func (n *Node) Join(ctx context.Context, address string) {
 		if greeted {
 			wait = joinFirst
 		}
-		n.log.Warn("no link to the head", "head", address, "error", err, "again_in", wait)
+		n.log.Warn("no link to the head", "head", head, "error", err, "again_in", wait)
 		// Half of it at random: nodes that lost their head together come back apart.
 		if !pause(ctx, wait/2+rand.N(wait/2)) {
 			return
@@ -54,6 +64,17 @@ func (n *Node) hold() bool {
 	}
 	n.wg.Add(1)
 	return true
+}
+
+// dialAny tries one address after the other, until one is that of the head.
+func (n *Node) dialAny(ctx context.Context, all []string, t Token) (greeted bool, err error) {
+	for _, address := range all {
+		greeted, err = n.dial(ctx, address, t)
+		if greeted || ctx.Err() != nil || errors.Is(err, RefusedToken) {
+			break
+		}
+	}
+	return greeted, err
 }
 
 func (n *Node) dial(ctx context.Context, address string, t Token) (greeted bool, err error) {
