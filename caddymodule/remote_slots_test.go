@@ -25,7 +25,8 @@ type way struct {
 	conns []net.Conn
 }
 
-func newWay(t *testing.T, to string) *way {
+// newWay makes one that dials from an address; nil: any.
+func newWay(t *testing.T, to string, from net.Addr) *way {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -38,7 +39,7 @@ func newWay(t *testing.T, to string) *way {
 			if err != nil {
 				return
 			}
-			d, err := net.Dial("tcp", to)
+			d, err := (&net.Dialer{LocalAddr: from}).Dial("tcp", to)
 			if err != nil {
 				_ = c.Close()
 				continue
@@ -111,7 +112,7 @@ func TestSlotsOfANodeAreShownAtTheHead(t *testing.T) {
 		return fmt.Sprintf("fleet {\n\t\tlisten %s\n\t\ttoken %s\n\t\trelink 1s\n\t}\n\t%s", address, token, more)
 	}
 	e := startEdge(t, config(""), "fleet")
-	w := newWay(t, address)
+	w := newWay(t, address, nil)
 	agentWithLog(t, w.ln.Addr().String(), token, evil, log, startSim(t, llamasim.Options{Model: "m", Slots: 2, Decode: 100, Log: file}))
 	e.ready()
 	events := e.events(t.Context())
