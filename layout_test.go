@@ -18,13 +18,14 @@ var mayImport = map[string][]string{
 	"fleet/openai":   {"fleet"},
 	"fleet/llamacpp": {"fleet", "slotlog"},
 	"linkf":          {"fleet"},
-	"linkf/agent":    {"linkf", "fleet", "fleet/llamacpp", "slotlog"},
-	"caddymodule":    {"fleet", "fleet/openai", "fleet/llamacpp", "fleet/llamasim", "linkf", "linkf/agent", "slotlog"},
+	"linkf/discover": {},
+	"linkf/agent":    {"linkf", "linkf/discover", "fleet", "fleet/llamacpp", "slotlog"},
+	"caddymodule":    {"fleet", "fleet/openai", "fleet/llamacpp", "fleet/llamasim", "linkf", "linkf/agent", "linkf/discover", "slotlog"},
 	"": {
-		"caddymodule", "fleet", "fleet/openai", "fleet/llamacpp", "fleet/llamasim", "linkf", "linkf/agent", "slotlog",
+		"caddymodule", "fleet", "fleet/openai", "fleet/llamacpp", "fleet/llamasim", "linkf", "linkf/agent", "linkf/discover", "slotlog",
 	},
 	"caddymodule/cmd/caddy": {
-		"", "caddymodule", "fleet", "fleet/openai", "fleet/llamacpp", "fleet/llamasim", "linkf", "linkf/agent", "slotlog",
+		"", "caddymodule", "fleet", "fleet/openai", "fleet/llamacpp", "fleet/llamasim", "linkf", "linkf/agent", "linkf/discover", "slotlog",
 	},
 }
 

@@ -67,6 +67,10 @@ type FleetApp struct {
 	// `:port` or `host:port`. Default: none may.
 	Listen string `json:"listen,omitempty"`
 
+	// Announce the fleet on the local network by DNS-SD, as `_slotfleet._tcp`, for nodes
+	// whose `head` is `auto`. Default: false.
+	Announce bool `json:"announce,omitempty"`
+
 	// The tokens that nodes may dial in with, under any name, 64 hexadecimal digits each,
 	// best as `{env.FLEET_TOKEN}`. Two while one takes the place of the other. Default:
 	// none.

@@ -24,7 +24,8 @@ import (
 // changes it ends both, and fleets go on elsewhere.
 type NodeApp struct {
 	// The fleets to dial, `linkf://host:port` each: where their `listen` is. Each gets a
-	// link of its own; one that cannot be reached is dialled again. Default: none.
+	// link of its own; one that cannot be reached is dialled again. Or `auto` alone: those
+	// on the local network that `announce` themselves. Default: none.
 	Heads []string `json:"heads,omitempty"`
 
 	// Where fleets may dial in: `:port` or `host:port`. Default: they may not. A node
@@ -104,7 +105,7 @@ func (a *NodeApp) Provision(ctx caddy.Context) error {
 	if a.log != nil {
 		read = a.log.Key()
 	}
-	parts := []string{a.listen, a.o.Identity, a.o.Upstream, a.o.Key, read, fmt.Sprint(a.Lanes, len(a.o.Heads))}
+	parts := []string{a.listen, a.o.Identity, a.o.Upstream, a.o.Key, read, fmt.Sprint(a.Lanes, len(a.o.Heads), a.o.Seek)}
 	a.key = identity(append(append(parts, a.o.Heads...), secrets...)...)
 	return nil
 }
@@ -120,11 +121,21 @@ func (a *NodeApp) provisionPeers(repl *caddy.Replacer) error {
 		if err := checkHead(expanded); err != nil {
 			return err
 		}
+		if expanded == headAuto {
+			a.o.Seek = true
+			continue
+		}
 		host := strings.TrimPrefix(expanded, linkfScheme)
 		if open && !onThisMachine(host) {
 			return fmt.Errorf("head %s is another machine, and there is no token: add `token`, or `insecure`", expanded)
 		}
 		a.o.Heads = append(a.o.Heads, host)
+	}
+	switch {
+	case a.o.Seek && len(a.Heads) > 1:
+		return errors.New("head auto goes with no other head: one that is found and named would get two links, which end each other")
+	case a.o.Seek && open:
+		return errors.New("head auto takes any machine of the local network, and there is no token: add `token`, or `insecure`")
 	}
 	if a.Listen == "" {
 		return nil
@@ -139,10 +150,16 @@ func (a *NodeApp) provisionPeers(repl *caddy.Replacer) error {
 	return nil
 }
 
+// headAuto stands for the fleets that are found on the local network.
+const headAuto = "auto"
+
 // checkHead refuses what is not the address of a fleet.
 func checkHead(address string) error {
+	if address == headAuto {
+		return nil
+	}
 	if !isLinkf(address) && !strings.HasPrefix(address, "{") {
-		return fmt.Errorf("head %q: want linkf://host:port, where the fleet listens", address)
+		return fmt.Errorf("head %q: want linkf://host:port, where the fleet listens, or auto", address)
 	}
 	if err := checkLinkf(address); err != nil {
 		return fmt.Errorf("head: %w", err)

@@ -41,6 +41,7 @@ func parseFleetOption(d *caddyfile.Dispenser, before any) (any, error) {
 //		moves     <percent>
 //		preempt
 //		listen    <address>
+//		announce
 //		token     <token>
 //		tokens_file <path>
 //		insecure
@@ -79,6 +80,7 @@ func (a *FleetApp) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"moves":         {read: number(&a.Moves, 300)},
 		"preempt":       {read: flag(&a.Preempt)},
 		"listen":        {read: checked(&a.Listen, checkListen)},
+		"announce":      {read: flag(&a.Announce)},
 		"token":         {read: tokens(&a.Tokens), repeat: true},
 		"tokens_file":   {read: text(&a.TokensFile)},
 		"insecure":      {read: flag(&a.Insecure)},

@@ -24,7 +24,7 @@ func parseNodeOption(d *caddyfile.Dispenser, before any) (any, error) {
 // UnmarshalCaddyfile sets up the app from Caddyfile tokens. Syntax:
 //
 //	fleet_node {
-//		head     linkf://<host>:<port>
+//		head     linkf://<host>:<port>|auto
 //		listen   <address>
 //		token    <token>
 //		insecure

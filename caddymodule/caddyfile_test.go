@@ -56,7 +56,7 @@ func TestBadCaddyfilesAreRefused(t *testing.T) {
 	global := func(lines string) string { return "{\n" + lines + "\n}\n" }
 	site := func(lines string) string { return "{\nfleet {\n}\n}\nhttp://:0 {\n" + lines + "\n}\n" }
 	for name, c := range map[string]struct{ input, message, line string }{
-		"unknown option":        {global("fleet {\nnodes a b\n}"), `unknown option "nodes" in fleet: one of attempts, buffer, drain_timeout, insecure, lease, listen, moves, node, policy, pool_high, preempt, queue, relink, retry, stall, token, tokens_file, warm`, "3"},
+		"unknown option":        {global("fleet {\nnodes a b\n}"), `unknown option "nodes" in fleet: one of announce, attempts, buffer, drain_timeout, insecure, lease, listen, moves, node, policy, pool_high, preempt, queue, relink, retry, stall, token, tokens_file, warm`, "3"},
 		"unknown node option":   {global("fleet {\n" + node + " {\nspeeed 1 2\n}\n}"), `unknown option "speeed" in node a: one of context, key, lanes, log, speed, tls_ca, token`, "4"},
 		"unknown queue option":  {global("fleet {\nqueue {\nsize 3\n}\n}"), `unknown option "size" in queue: one of bytes, ping, requests, timeout`, "4"},
 		"argument to fleet":     {global("fleet x {\n}"), "wrong argument count", "2"},
@@ -208,6 +208,12 @@ func TestBadConfigsAreRefusedWithoutATrace(t *testing.T) {
 		"long relink":           {apps(`{"relink":"27s"}`, `{}`), "relink 27s, lease 30s: want a lease above relink and 3s"},
 		"short lease":           {apps(`{"lease":"8s"}`, `{}`), "relink 5s, lease 8s: want a lease above relink and 3s"},
 		"long lease":            {apps(`{"lease":"11m"}`, `{}`), "lease 11m0s: want a lease above relink and 3s, and at most 10m"},
+		"announce, no listen":   {apps(`{"announce":true}`, `{}`), "announce is about where nodes dial in: add `listen`"},
+		"announce loopback":     {apps(`{"announce":true,"listen":"127.0.0.1:1"}`, `{}`), "announce tells other machines of listen 127.0.0.1:1, which none can reach"},
+		"announce a name":       {apps(`{"announce":true,"insecure":true,"listen":"box:1"}`, `{}`), "listen has the name box: write its IP address"},
+		"source of an agent":    {apps(`{"insecure":true,"nodes":[{"name":"a","url":"linkf://x:1"}]}`, `{"sources":[{"name":"a","file":"/a"}]}`), "node a: a source of the slotlog app has the name under which"},
+		"node of any head":      {linked(`"heads":["auto"]`), "head auto takes any machine of the local network, and there is no token"},
+		"node, auto and more":   {linked(`"tokens":["` + token + `"],"heads":["auto","linkf://10.0.0.1:1"]`), "head auto goes with no other head"},
 		"node at any head":      {linked(`"heads":["linkf://10.0.0.1:1"]`), "head linkf://10.0.0.1:1 is another machine, and there is no token"},
 		"node open to anybody":  {linked(`"listen":":1"`), "listen :1 is open to other machines, and there is no token"},
 		"node without heads":    {linked(`"lanes":1`), "no head and no listen"},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/slotfleet/slotfleet/fleet"
 	"github.com/slotfleet/slotfleet/linkf"
+	"github.com/slotfleet/slotfleet/linkf/discover"
 )
 
 // joins is what a fleet says of nodes that dial in.
@@ -19,6 +20,8 @@ type joins struct {
 	listen string         // empty: none may
 	ring   *linkf.Keyring // nil: whoever comes is taken
 	lease  time.Duration  // 0: the default
+
+	announced *discover.Options // nil: it is not
 }
 
 // provisionJoins checks who may dial in.
@@ -27,6 +30,9 @@ func (a *FleetApp) provisionJoins() (joins, error) {
 		return joins{}, err
 	}
 	if a.Listen == "" {
+		if a.Announce {
+			return joins{}, errors.New("announce is about where nodes dial in: add `listen`")
+		}
 		if len(a.Tokens) > 0 || a.TokensFile != "" {
 			return joins{}, errors.New("token and tokens_file are for nodes that dial in: add `listen`, or put the token into the block of the node that is dialled")
 		}
@@ -50,7 +56,8 @@ func (a *FleetApp) provisionJoins() (joins, error) {
 	if ring == nil && !a.Insecure && !onThisMachine(listen) {
 		return joins{}, fmt.Errorf("listen %s is open to other machines, and there is no token: add `token` or `tokens_file`, or `insecure`", listen)
 	}
-	return joins{listen, ring, time.Duration(a.Lease)}, nil
+	announced, err := a.announcement(listen)
+	return joins{listen, ring, time.Duration(a.Lease), announced}, err
 }
 
 // checkLease refuses leases that end before the requests of a node that may come back
@@ -99,6 +106,11 @@ func (s *state) admit(r *fleetRun) error {
 		s.trustLast()
 		return fmt.Errorf("fleet: listen %s: %w", r.joins.listen, err)
 	}
+	if err := r.joins.hangOut(r); err != nil {
+		_, closing := doors.Delete(r.joins.listen)
+		s.trustLast()
+		return errors.Join(fmt.Errorf("fleet: announce: %w", err), closing)
+	}
 	return nil
 }
 
@@ -107,9 +119,10 @@ func (s *state) dismiss(r *fleetRun) error {
 	if r.joins.listen == "" {
 		return nil
 	}
-	_, err := doors.Delete(r.joins.listen)
+	err := r.joins.takeIn()
+	_, closing := doors.Delete(r.joins.listen)
 	s.trustLast()
-	return err
+	return errors.Join(err, closing)
 }
 
 // trustLast takes the tokens of the configuration in force.

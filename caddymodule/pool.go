@@ -11,12 +11,13 @@ import (
 )
 
 // What outlives a configuration. All configurations of a process share one state,
-// one tail for each log file, one door for each address that nodes dial, and one agent
-// for all that say the same of it.
+// one tail for each log file, one door for each address that nodes dial and one
+// announcement of it, and one agent for all that say the same of it.
 var (
 	states = caddy.NewUsagePool()
 	tails  = caddy.NewUsagePool()
 	doors  = caddy.NewUsagePool()
+	signs  = caddy.NewUsagePool()
 	agents = caddy.NewUsagePool()
 )
 

@@ -148,17 +148,6 @@ func (h *headMachine) cancel(now time.Duration, id uint64) {
 	h.changed()
 }
 
-// park ends the generation and gives the lane back; the node keeps the content, and a
-// later generate takes a lane anew.
-func (h *headMachine) park(id uint64) error {
-	s := h.sessions[id]
-	if s == nil {
-		return errUnknownSession
-	}
-	h.command(s, headCommand{typ: typePark})
-	return nil
-}
-
 // revoke ends a session on both sides.
 func (h *headMachine) revoke(now time.Duration, id uint64) error {
 	h.advance(now)

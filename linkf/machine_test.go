@@ -349,9 +349,8 @@ func TestStateThatIsTakenCanAlwaysBeTold(t *testing.T) {
 func TestParkedSessionGivesItsLaneBackAndGoesOnLater(t *testing.T) {
 	w := connected(t)
 	id, run := opened(t, w)
-	if err := w.head.park(id); err != nil {
-		t.Fatal(err)
-	}
+	// This head never parks; others may.
+	w.head.command(w.head.sessions[id], headCommand{typ: typePark})
 	w.settle()
 	for _, b := range w.toNode {
 		w.nodeGets(b)

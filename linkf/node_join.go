@@ -18,6 +18,12 @@ const (
 // fleet_join, until ctx ends or the node is closed. It waits between attempts, with a
 // wait that doubles. All addresses of a name are tried.
 func (n *Node) Join(ctx context.Context, address string) {
+	n.JoinAny(ctx, address, func() []string { return []string{address} })
+}
+
+// JoinAny is Join for a head that may be at any of some addresses, which are tried in
+// turn. It also returns when the link was lost and there are none any more.
+func (n *Node) JoinAny(ctx context.Context, head string, addresses func() []string) {
 	if !n.hold() {
 		return
 	}
@@ -27,14 +33,18 @@ func (n *Node) Join(ctx context.Context, address string) {
 	defer context.AfterFunc(n.life, cancel)()
 	wait := joinFirst
 	for {
-		greeted, err := n.dial(ctx, address)
+		all := addresses()
+		if len(all) == 0 {
+			return
+		}
+		greeted, err := n.dialAny(ctx, all)
 		if ctx.Err() != nil {
 			return
 		}
 		if greeted {
 			wait = joinFirst
 		}
-		n.amiss.warn("no link to the head", address, err, "again_in", wait)
+		n.amiss.warn("no link to the head", head, err, "again_in", wait)
 		// Half of it at random: nodes that lost their head together come back apart.
 		if !pause(ctx, wait/2+rand.N(wait/2)) {
 			return
@@ -76,6 +86,17 @@ func (n *Node) missed(peer string, which int) {
 
 // turnsMost bounds the peers that may have a turn of their own.
 const turnsMost = 256
+
+// dialAny tries one address after the other, until one is that of the head.
+func (n *Node) dialAny(ctx context.Context, all []string) (greeted bool, err error) {
+	for _, address := range all {
+		greeted, err = n.dial(ctx, address)
+		if greeted || ctx.Err() != nil || errors.Is(err, RefusedToken) {
+			break
+		}
+	}
+	return greeted, err
+}
 
 func (n *Node) dial(ctx context.Context, address string) (greeted bool, err error) {
 	c, err := n.reach(ctx, address)

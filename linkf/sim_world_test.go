@@ -437,16 +437,15 @@ func (w *world) take(id uint64, c *client, n int) {
 	w.head.took(w.headTime(), id, c.gen, c.seen-uint64(c.unread))
 }
 
-// park has a generation end; its session goes on with another one.
+// park has a generation end; its session goes on with another one. Our head never parks;
+// others may.
 func (w *world) park() {
 	id, ok := some(w, w.clients)
 	if !ok || w.clients[id].parked {
 		return
 	}
 	w.clients[id].parked = true
-	if err := w.head.park(id); err != nil {
-		w.fail("park: %v", err)
-	}
+	w.head.command(w.head.sessions[id], headCommand{typ: typePark})
 }
 
 func (w *world) leave() {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -25,6 +26,10 @@ type Options struct {
 
 	// HeadTLS is for heads behind https. Default: the system's roots.
 	HeadTLS *tls.Config
+
+	// Seek has the node look for heads on the local network and dial those that it finds.
+	// A head must not be among Heads, too: its two links would end each other.
+	Seek bool
 
 	// Listener takes heads that dial the node. The agent closes it. Default: none.
 	Listener net.Listener
@@ -67,8 +72,8 @@ type Agent struct {
 // Start links the server to its heads. It does no I/O that can fail but asking for the
 // host's name; heads that cannot be reached are dialled again.
 func Start(o Options) (*Agent, error) {
-	if len(o.Heads) == 0 && o.Listener == nil {
-		return nil, errors.New("a node needs a head to dial, or an address to listen on")
+	if len(o.Heads) == 0 && !o.Seek && o.Listener == nil {
+		return nil, errors.New("a node needs a head to dial or to look for, or an address to listen on")
 	}
 	for _, h := range o.Heads {
 		if err := linkf.CheckHead(h); err != nil {
@@ -104,6 +109,13 @@ func Start(o Options) (*Agent, error) {
 		a.wg.Go(func() {
 			learn(ctx, up)
 			n.Join(ctx, h)
+		})
+	}
+	if o.Seek {
+		log := cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+		a.wg.Go(func() {
+			learn(ctx, up)
+			seek(ctx, n, log)
 		})
 	}
 	if o.Listener != nil {
