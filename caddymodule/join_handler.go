@@ -14,12 +14,12 @@ import (
 
 // JoinHandler is where nodes of the `fleet` app dial in over the site's own port: those
 // that run the `fleet_node` app with a head of `https://` or `http://`. Which tokens they
-// may have says the app. It answers every request; what is none of a node, and what comes
+// may have the app says. It answers every request; what is none of a node, and what comes
 // over HTTP/2 or HTTP/3, is told so with status 426.
 //
-// A link that began here is one like any other: it does not end with the configuration.
-// It must not be behind a login, which nodes do not have; tokens guard it. Proxies in front
-// have to pass the upgrade to `linkf`, which many do for WebSocket only.
+// A link that began here does not end with the configuration. The handler must not be
+// behind a login, which nodes do not have: the tokens guard it. Proxies in front have to
+// pass the upgrade to `linkf`; many do so for WebSocket only.
 type JoinHandler struct {
 	app    *FleetApp
 	logger *slog.Logger
@@ -66,8 +66,9 @@ func (h *JoinHandler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyh
 		h.logger.Warn("a node could not dial in", "error", err)
 		return nil
 	}
-	// Caddy's stop and reload do not know the connection any more, the shake of hands has
-	// bounds of its own, and its owner is the state, which this request holds until then.
+	// No server of Caddy's knows the connection any more: it ends with its link, which is
+	// the state's. This request holds that until the handshake is over, which has bounds
+	// of its own.
 	head.Accept(c, clientHost(r), l.run.state.adopt)
 	return nil
 }

@@ -27,7 +27,7 @@ func (n *Node) Join(ctx context.Context, address string) {
 	wait := joinFirst
 	for {
 		greeted, err := n.meet(address, func(t Token) (bool, error) { return n.dial(ctx, address, t) })
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || n.stops() {
 			return
 		}
 		if greeted {
@@ -51,6 +51,12 @@ func (n *Node) hold() bool {
 	}
 	n.wg.Add(1)
 	return true
+}
+
+func (n *Node) stops() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.closed
 }
 
 // meet speaks with a peer by the token whose turn it is; one that does not know it gets
