@@ -100,9 +100,9 @@ bench: ## all benchmarks
 	$(GO) test -tags $(TAGS) -run '^$$' -bench . -benchmem -p 1 ./...
 
 .PHONY: soak
-soak: ## every kind of answer while $BREAKS (10000) nodes are lost under them (about 15 minutes)
+soak: ## every kind of answer while $BREAKS (10000) nodes are lost, and links through 50 reloads (about 15 minutes)
 	@mkdir -p $(BUILD); \
-	$(GO) test -v -count=1 -tags $(TAGS) -timeout 60m -run '^TestNothingIsLostOrRepeatedInManyBreaks$$' ./caddymodule -args -breaks $(BREAKS) >$(BUILD)/soak.log 2>&1; code=$$?; \
+	$(GO) test -v -count=1 -tags $(TAGS) -timeout 60m -run '^(TestNothingIsLostOrRepeatedInManyBreaks|TestLinksOverHTTPSSurviveReloadsUnderLoad)$$' ./caddymodule -args -breaks $(BREAKS) -reloads 50 >$(BUILD)/soak.log 2>&1; code=$$?; \
 	grep -v '^=== ' $(BUILD)/soak.log; \
 	exit $$code
 

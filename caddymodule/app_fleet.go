@@ -226,7 +226,7 @@ func (a *FleetApp) policy(nodes []fleet.NodeSpec) fleet.Policy {
 		Wait:      time.Duration(q.Timeout),
 		Waiting:   q.Requests,
 
-		Joins:  a.run.joins.listen != "",
+		Joins:  a.run.joins.any(),
 		Relink: time.Duration(a.Relink),
 
 		Moves:        a.Moves,

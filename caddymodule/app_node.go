@@ -9,10 +9,12 @@ import (
 	"net"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/slotfleet/slotfleet/fleet/llamacpp"
+	"github.com/slotfleet/slotfleet/linkf"
 	"github.com/slotfleet/slotfleet/linkf/agent"
 	"github.com/slotfleet/slotfleet/slotlog"
 )
@@ -23,9 +25,10 @@ import (
 // A reload that leaves it as it was keeps its links and what runs over them. One that
 // changes it ends both, and fleets go on elsewhere.
 type NodeApp struct {
-	// The fleets to dial, `linkf://host:port` each: where their `listen` is. Each gets a
-	// link of its own; one that cannot be reached is dialled again. Or `auto` alone: those
-	// on the local network that `announce` themselves. Default: none.
+	// The fleets to dial: `https://host/path` or `http://host/path` where a site of theirs
+	// has `fleet_join`, or `linkf://host:port`, where their `listen` is. Each gets a link of
+	// its own; one that cannot be reached is dialled again. Or `auto` alone: those on the
+	// local network that `announce` themselves. Default: none.
 	Heads []string `json:"heads,omitempty"`
 
 	// Where fleets may dial in: `:port` or `host:port`. Default: they may not. A node
@@ -33,10 +36,9 @@ type NodeApp struct {
 	Listen string `json:"listen,omitempty"`
 
 	// The tokens that the fleets know, 64 hexadecimal digits each, best as
-	// `{env.FLEET_TOKEN}`. A second one is used by a node that dials if the first is not
-	// known; fleets that dial in must know the first. Default: none, which is an error if
-	// a head is not on this machine, or may dial in from another one, and the node is not
-	// `insecure`.
+	// `{env.FLEET_TOKEN}`. A fleet that does not know one is met with the next. Default:
+	// none, which is an error if a head is not on this machine, or may dial in from another
+	// one, and the node is not `insecure`.
 	Tokens []string `json:"tokens,omitempty"`
 
 	// Take heads on other machines without a token. Default: false.
@@ -56,6 +58,10 @@ type NodeApp struct {
 
 	// How many requests of all fleets run at once. Default: asked from the server.
 	Lanes int `json:"lanes,omitempty"`
+
+	// How long what runs may go on when Caddy stops. The fleets are told first, so that
+	// they give the node nothing new and move elsewhere what can go on there. Default: 30s.
+	DrainTimeout caddy.Duration `json:"drain_timeout,omitempty"`
 
 	logger *slog.Logger
 	o      agent.Options
@@ -84,8 +90,8 @@ func (a *NodeApp) Provision(ctx caddy.Context) error {
 	if len(a.Heads) == 0 && a.Listen == "" {
 		return errors.New("no head and no listen: name a fleet to dial, or an address for fleets to dial")
 	}
-	if a.Lanes < 0 {
-		return errors.New("lanes cannot be negative")
+	if a.Lanes < 0 || a.DrainTimeout < 0 {
+		return errors.New("lanes and drain_timeout cannot be negative")
 	}
 	tokens, secrets, err := readTokens(repl, a.Tokens)
 	if err != nil {
@@ -105,7 +111,7 @@ func (a *NodeApp) Provision(ctx caddy.Context) error {
 	if a.log != nil {
 		read = a.log.Key()
 	}
-	parts := []string{a.listen, a.o.Identity, a.o.Upstream, a.o.Key, read, fmt.Sprint(a.Lanes, len(a.o.Heads), a.o.Seek)}
+	parts := []string{a.listen, a.o.Identity, a.o.Upstream, a.o.Key, read, fmt.Sprint(a.Lanes, len(a.o.Heads), a.o.Seek, a.DrainTimeout)}
 	a.key = identity(append(append(parts, a.o.Heads...), secrets...)...)
 	return nil
 }
@@ -125,11 +131,10 @@ func (a *NodeApp) provisionPeers(repl *caddy.Replacer) error {
 			a.o.Seek = true
 			continue
 		}
-		host := strings.TrimPrefix(expanded, linkfScheme)
-		if open && !onThisMachine(host) {
+		if open && !onThisMachine(hostPort(expanded)) {
 			return fmt.Errorf("head %s is another machine, and there is no token: add `token`, or `insecure`", expanded)
 		}
-		a.o.Heads = append(a.o.Heads, host)
+		a.o.Heads = append(a.o.Heads, strings.TrimPrefix(expanded, linkfScheme))
 	}
 	switch {
 	case a.o.Seek && len(a.Heads) > 1:
@@ -153,18 +158,29 @@ func (a *NodeApp) provisionPeers(repl *caddy.Replacer) error {
 // headAuto stands for the fleets that are found on the local network.
 const headAuto = "auto"
 
-// checkHead refuses what is not the address of a fleet.
+// checkHead refuses what is not the address of a fleet, unless a placeholder hides it.
 func checkHead(address string) error {
-	if address == headAuto {
-		return nil
+	var err error
+	switch {
+	case address == headAuto, strings.Contains(address, "{"):
+	case isLinkf(address):
+		err = checkLinkf(address)
+	case strings.Contains(address, "://"):
+		err = linkf.CheckHead(address)
+	default:
+		err = fmt.Errorf("%q: want https://host/path, where the fleet has fleet_join, linkf://host:port, where it listens, or auto", address)
 	}
-	if !isLinkf(address) && !strings.HasPrefix(address, "{") {
-		return fmt.Errorf("head %q: want linkf://host:port, where the fleet listens, or auto", address)
-	}
-	if err := checkLinkf(address); err != nil {
+	if err != nil {
 		return fmt.Errorf("head: %w", err)
 	}
 	return nil
+}
+
+// hostPort is the host:port of a head's address.
+func hostPort(address string) string {
+	_, host, _ := strings.Cut(plainURL(address), "://")
+	host, _, _ = strings.Cut(host, "/")
+	return host
 }
 
 // provisionServer checks what the node is called, and its server.
@@ -251,11 +267,15 @@ func (a *NodeApp) Stop() error {
 // running is a node that outlives its configuration.
 type running struct {
 	agent *agent.Agent
-	tail  *tail // nil: none
+	drain time.Duration // how long it may take to end
+	tail  *tail         // nil: none
 }
 
+// defaultNodeDrain is how long what runs on a node may go on when Caddy stops.
+const defaultNodeDrain = 30 * time.Second
+
 func (a *NodeApp) launch() (_ *running, err error) {
-	r, o := new(running), a.o
+	r, o := &running{drain: cmp.Or(time.Duration(a.DrainTimeout), defaultNodeDrain)}, a.o
 	defer func() {
 		if err != nil && r.tail != nil {
 			err = errors.Join(err, dropTails([]*tail{r.tail}))
@@ -285,8 +305,14 @@ func closeListener(ln net.Listener) error {
 	return ln.Close()
 }
 
-// Destruct ends the node.
+// Destruct ends the node. It takes its time only if Caddy stops: a reload is not to wait,
+// and a node that takes the place of this one has its link already.
 func (r *running) Destruct() error {
+	if caddy.Exiting() {
+		ctx, cancel := context.WithTimeout(context.Background(), r.drain)
+		r.agent.Drain(ctx)
+		cancel()
+	}
 	err := r.agent.Close()
 	if r.tail != nil {
 		err = errors.Join(err, dropTails([]*tail{r.tail}))

@@ -24,7 +24,7 @@ func parseNodeOption(d *caddyfile.Dispenser, before any) (any, error) {
 // UnmarshalCaddyfile sets up the app from Caddyfile tokens. Syntax:
 //
 //	fleet_node {
-//		head     linkf://<host>:<port>|auto
+//		head     https://<host>/<path>|linkf://<host>:<port>|auto
 //		listen   <address>
 //		token    <token>
 //		insecure
@@ -34,6 +34,7 @@ func parseNodeOption(d *caddyfile.Dispenser, before any) (any, error) {
 //		}
 //		log      file <path> | source <name>
 //		lanes    <number>
+//		drain_timeout <duration>
 //	}
 //
 // `head` and `token` may stand there more than once. Placeholders are left as they
@@ -52,6 +53,8 @@ func (a *NodeApp) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"upstream": {read: a.readUpstream},
 		"log":      {read: nodeLog(&a.Log)},
 		"lanes":    {read: number(&a.Lanes, 0)},
+
+		"drain_timeout": {read: duration(&a.DrainTimeout, "", 0)},
 	}.parse(d, "fleet_node")
 	switch {
 	case err != nil:

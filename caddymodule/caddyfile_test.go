@@ -83,11 +83,13 @@ func TestBadCaddyfilesAreRefused(t *testing.T) {
 		"insecure yes":          {global("fleet {\ninsecure yes\n}"), "wrong argument count", "3"},
 		"relink":                {global("fleet {\nrelink never\n}"), `relink "never": want a duration above 0`, "3"},
 		"source at an agent":    {global("slotlog {\nsource a file /a {\nserver linkf://x:1\n}\n}"), "linkf:// is where an agent listens", "4"},
-		"unknown node word":     {global("fleet_node {\nhaed x\n}"), `unknown option "haed" in fleet_node: one of head, identity, insecure, lanes, listen, log, token, upstream`, "3"},
+		"unknown node word":     {global("fleet_node {\nhaed x\n}"), `unknown option "haed" in fleet_node: one of drain_timeout, head, identity, insecure, lanes, listen, log, token, upstream`, "3"},
 		"fleet_node twice":      {global("fleet_node {\nlisten :1\nupstream http://x\n}\nfleet_node {\nlisten :1\nupstream http://x\n}"), "there twice", "9"},
 		"node of no server":     {global("fleet_node {\nlisten :1\n}"), "fleet_node has no upstream", "4"},
 		"node of no head":       {global("fleet_node {\nupstream http://x\n}"), "fleet_node has no head and no listen", "4"},
-		"head by HTTP":          {global("fleet_node {\nhead https://x/join\n}"), `head "https://x/join": want linkf://host:port`, "3"},
+		"head of no scheme":     {global("fleet_node {\nhead x:1\n}"), `head: "x:1": want https://host/path, where the fleet has fleet_join, linkf://host:port, where it listens, or auto`, "3"},
+		"head by FTP":           {global("fleet_node {\nhead ftp://x/join\n}"), `head: "ftp://x/join": want https://host/path or http://host/path`, "3"},
+		"head with a password":  {global("fleet_node {\nhead https://u:secret@x/join\n}"), `want no user, password or fragment`, "3"},
 		"head twice":            {global("fleet_node {\nhead linkf://x:1\nhead linkf://X:1\n}"), "head linkf://X:1 is there twice", "4"},
 		"upstream an agent":     {global("fleet_node {\nupstream linkf://x:1\n}"), "linkf:// is where an agent listens", "3"},
 		"node, short token":     {global("fleet_node {\ntoken abc\n}"), "a token is 64 hexadecimal digits", "3"},
@@ -145,6 +147,8 @@ func TestBadCaddyfilesAreRefused(t *testing.T) {
 		"tenant of two":         {site("fleet {\ntenant a b\n}"), "wrong argument count", "7"},
 		"queue of no bytes":     {global("fleet {\nqueue {\nbytes few\n}\n}"), `bytes "few": want a size such as 64MiB`, "4"},
 		"resume":                {site("fleet {\nresume maybe\n}"), `resume "maybe": one of before_first_byte, off, on`, "7"},
+		"fleet_join of one":     {site("fleet_join\nfleet_join a"), "wrong argument count", "7"},
+		"fleet_join, block":     {site("fleet_join {\ntoken x\n}"), "fleet_join takes no block", "7"},
 		"session_header":        {site("fleet {\nsession_header \"a b\"\n}"), "is not the name of a header", "7"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -176,7 +180,6 @@ func TestBadConfigsAreRefusedWithoutATrace(t *testing.T) {
 	t.Setenv("SLOTFLEET_TEST_FILE", "a.log")
 	t.Setenv("SLOTFLEET_TEST_HTTP", "http://127.0.0.1:1")
 	folder := t.TempDir()
-	token := linkf.NewToken()
 	linked := func(fleetNode string) string {
 		return `{"admin":{"disabled":true},"apps":{"fleet_node":{"upstream":"http://x",` + fleetNode + `}}}`
 	}
@@ -185,6 +188,7 @@ func TestBadConfigsAreRefusedWithoutATrace(t *testing.T) {
 	}
 	node := func(more string) string { return `{"nodes":[{"name":"a","url":"http://127.0.0.1:1"` + more + `}]}` }
 	const handler = `{"admin":{"disabled":true},"apps":{"http":{"servers":{"s":{"routes":[{"handle":[{"handler":"fleet"}]}]}}}}}`
+	joining := strings.NewReplacer(`"apps":{`, `"apps":{"fleet":{},`, `"fleet"}`, `"fleet_join"}`).Replace(handler)
 	huge := strings.NewReplacer(`"apps":{`, `"apps":{"fleet":{},`, `"fleet"}`, `"fleet","max_body":9223372036854774784}`).Replace(handler)
 	for name, c := range map[string]struct{ config, message string }{
 		"unknown field":         {apps(`{"nodez":[]}`, `{}`), "nodez"},
@@ -203,7 +207,8 @@ func TestBadConfigsAreRefusedWithoutATrace(t *testing.T) {
 		"agent, token not set":  {apps(`{"nodes":[{"name":"a","url":"linkf://x:1","tokens":["{env.SLOTFLEET_TEST_UNSET}"]}]}`, `{}`), "node a: the token cannot be read"},
 		"agent, short token":    {apps(`{"nodes":[{"name":"a","url":"linkf://x:1","tokens":["{env.SLOTFLEET_TEST_FILE}"]}]}`, `{}`), "node a: token: a token is 64 hexadecimal digits, this one has 5 characters"},
 		"listen to anybody":     {apps(`{"listen":":8454"}`, `{}`), "listen :8454 is open to other machines, and there is no token"},
-		"token, nobody listens": {apps(`{"tokens":["`+token+`"]}`, `{}`), "token and tokens_file are for nodes that dial in"},
+		"site open to anybody":  {strings.Replace(joining, `"fleet":{}`, `"fleet":{"nodes":[]}`, 1), "fleet_join is open to other machines, and there is no token"},
+		"site of no fleet":      {strings.Replace(joining, `"fleet":{},`, ``, 1), "fleet_join needs the fleet app"},
 		"tokens_file missing":   {apps(`{"listen":":8454","tokens_file":"`+folder+`/none"}`, `{}`), "tokens_file: open"},
 		"long relink":           {apps(`{"relink":"27s"}`, `{}`), "relink 27s, lease 30s: want a lease above relink and 3s"},
 		"short lease":           {apps(`{"lease":"8s"}`, `{}`), "relink 5s, lease 8s: want a lease above relink and 3s"},
@@ -213,7 +218,7 @@ func TestBadConfigsAreRefusedWithoutATrace(t *testing.T) {
 		"announce a name":       {apps(`{"announce":true,"insecure":true,"listen":"box:1"}`, `{}`), "listen has the name box: write its IP address"},
 		"source of an agent":    {apps(`{"insecure":true,"nodes":[{"name":"a","url":"linkf://x:1"}]}`, `{"sources":[{"name":"a","file":"/a"}]}`), "node a: a source of the slotlog app has the name under which"},
 		"node of any head":      {linked(`"heads":["auto"]`), "head auto takes any machine of the local network, and there is no token"},
-		"node, auto and more":   {linked(`"tokens":["` + token + `"],"heads":["auto","linkf://10.0.0.1:1"]`), "head auto goes with no other head"},
+		"node, auto and more":   {linked(`"tokens":["` + linkf.NewToken() + `"],"heads":["auto","linkf://10.0.0.1:1"]`), "head auto goes with no other head"},
 		"node at any head":      {linked(`"heads":["linkf://10.0.0.1:1"]`), "head linkf://10.0.0.1:1 is another machine, and there is no token"},
 		"node open to anybody":  {linked(`"listen":":1"`), "listen :1 is open to other machines, and there is no token"},
 		"node without heads":    {linked(`"lanes":1`), "no head and no listen"},

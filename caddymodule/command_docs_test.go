@@ -49,7 +49,7 @@ func TestDocumentedCaddyfilesAreAdapted(t *testing.T) {
 	for _, path := range []string{"../README.md", "../docs/caddyfile.md", "../docs/how-it-works.md", "../docs/keys.md"} {
 		for _, block := range codeBlocks(t, path) {
 			switch {
-			case strings.HasPrefix(block, "fleet [<matcher>] {"):
+			case strings.Contains(block, " [<matcher>]"):
 				block = global + "http://:1 {\n" + strings.Replace(block, " [<matcher>]", "", 1) + "}\n"
 			case strings.HasPrefix(block, "fleet {"), strings.HasPrefix(block, "slotlog {"), strings.HasPrefix(block, "fleet_node {"):
 				block = "{\n" + block + "}\n"

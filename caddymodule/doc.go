@@ -27,9 +27,9 @@
 //
 // Nodes may be agents. linkf.go makes the links to those that are dialled; those that dial
 // in come through a door (joins.go) that stays open from configuration to configuration,
-// to one head for the process. [NodeApp] (`fleet_node`) is the agent: it, too, is in a usage
-// pool, under all that its configuration says, so that a reload ends it only if that
-// changed.
+// or through a site with [JoinHandler] (`fleet_join`), to one head for the process.
+// [NodeApp] (`fleet_node`) is the agent: it, too, is in a usage pool, under all that its
+// configuration says, so that a reload ends it only if that changed.
 //
 // A file of keys (keys.go) is read once for the process, too (keys_file.go), with what
 // each key has used up (keys_usage.go): keys_handler.go asks it who a request is from before

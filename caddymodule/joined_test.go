@@ -71,9 +71,9 @@ func TestSecondMachineWithTheNameOfOneThatIsAliveIsRefused(t *testing.T) {
 	}
 	a := start(address, first, make(chan string))
 	e.ready()
-	w := newWay(t, address, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)})
+	w := newWay(t, "127.0.0.1:0", address, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)})
 	said := make(chan string, 100)
-	start(w.ln.Addr().String(), second, said)
+	start(w.addr, second, said)
 	await(t, "the second machine to hear why it is refused", func() bool { return strings.Contains(<-said, "is alive; give this one an identity of its own") })
 	if r := e.post("/v1/chat/completions", chatBody("m", "hi", 3, false)); r.Status != http.StatusOK || first.Stats().Requests != 1 {
 		t.Errorf("got %d and %d requests at the first machine, want its answer", r.Status, first.Stats().Requests)

@@ -18,30 +18,30 @@ import (
 // joins is what a fleet says of nodes that dial in.
 type joins struct {
 	listen string         // empty: none may
+	sites  bool           // those that dial a fleet_join may
 	ring   *linkf.Keyring // nil: whoever comes is taken
 	lease  time.Duration  // 0: the default
 
 	announced *discover.Options // nil: it is not
 }
 
+func (j joins) any() bool { return j.listen != "" || j.sites }
+
 // provisionJoins checks who may dial in.
 func (a *FleetApp) provisionJoins() (joins, error) {
 	if err := a.checkLease(); err != nil {
 		return joins{}, err
 	}
-	if a.Listen == "" {
-		if a.Announce {
-			return joins{}, errors.New("announce is about where nodes dial in: add `listen`")
-		}
-		if len(a.Tokens) > 0 || a.TokensFile != "" {
-			return joins{}, errors.New("token and tokens_file are for nodes that dial in: add `listen`, or put the token into the block of the node that is dialled")
-		}
-		return joins{}, nil
+	if a.Announce && a.Listen == "" {
+		return joins{}, errors.New("announce is about where nodes dial in: add `listen`")
 	}
 	repl := caddy.NewReplacer()
-	listen, err := listenAddress(repl, a.Listen)
-	if err != nil {
-		return joins{}, err
+	var listen string
+	if a.Listen != "" {
+		var err error
+		if listen, err = listenAddress(repl, a.Listen); err != nil {
+			return joins{}, err
+		}
 	}
 	tokens, _, err := readTokens(repl, a.Tokens)
 	if err != nil {
@@ -53,11 +53,20 @@ func (a *FleetApp) provisionJoins() (joins, error) {
 			return joins{}, fmt.Errorf("tokens_file: %w", err)
 		}
 	}
-	if ring == nil && !a.Insecure && !onThisMachine(listen) {
+	if listen != "" && ring == nil && !a.Insecure && !onThisMachine(listen) {
 		return joins{}, fmt.Errorf("listen %s is open to other machines, and there is no token: add `token` or `tokens_file`, or `insecure`", listen)
 	}
 	announced, err := a.announcement(listen)
-	return joins{listen, ring, time.Duration(a.Lease), announced}, err
+	return joins{listen: listen, ring: ring, lease: time.Duration(a.Lease), announced: announced}, err
+}
+
+// takeJoins has nodes dial in through a site of the configuration.
+func (a *FleetApp) takeJoins() error {
+	if a.run.joins.ring == nil && !a.Insecure {
+		return errors.New("fleet_join is open to other machines, and there is no token: add `token` or `tokens_file` to the global option fleet, or `insecure`")
+	}
+	a.run.joins.sites, a.run.policy.Joins = true, true
+	return nil
 }
 
 // checkLease refuses leases that end before the requests of a node that may come back
@@ -92,7 +101,10 @@ func (a *FleetApp) readTokensFile(repl *caddy.Replacer, tokens []linkf.Token) (*
 
 // admit begins to take nodes that dial in, as this configuration has it.
 func (s *state) admit(r *fleetRun) error {
-	if r.joins.listen == "" {
+	if !r.joins.any() {
+		if r.joins.ring != nil {
+			r.policy.Log.Warn("a token of the fleet has no use: nodes dial in where the fleet has `listen`, or a site fleet_join; one for a node that is dialled belongs into its block")
+		}
 		return nil
 	}
 	head, err := s.linkHead(r)
@@ -101,6 +113,9 @@ func (s *state) admit(r *fleetRun) error {
 	}
 	head.Trust(r.joins.ring)
 	head.Lend(r.joins.lease)
+	if r.joins.listen == "" {
+		return nil
+	}
 	_, _, err = doors.LoadOrNew(r.joins.listen, func() (caddy.Destructor, error) { return openDoor(s, head, r.joins.listen) })
 	if err != nil {
 		s.trustLast()
@@ -116,20 +131,23 @@ func (s *state) admit(r *fleetRun) error {
 
 // dismiss ends that, unless another configuration takes them at the same place.
 func (s *state) dismiss(r *fleetRun) error {
-	if r.joins.listen == "" {
+	if !r.joins.any() {
 		return nil
 	}
 	err := r.joins.takeIn()
-	_, closing := doors.Delete(r.joins.listen)
+	if r.joins.listen != "" {
+		_, closing := doors.Delete(r.joins.listen)
+		err = errors.Join(err, closing)
+	}
 	s.trustLast()
-	return errors.Join(err, closing)
+	return err
 }
 
 // trustLast takes the tokens of the configuration in force.
 func (s *state) trustLast() {
 	s.linking.Lock()
 	defer s.linking.Unlock()
-	if app := s.apps.last(); app != nil && app.run.joins.listen != "" && s.head != nil {
+	if app := s.apps.last(); app != nil && app.run.joins.any() && s.head != nil {
 		s.head.Trust(app.run.joins.ring)
 		s.head.Lend(app.run.joins.lease)
 	}
@@ -148,6 +166,19 @@ func (s *state) linkHead(r *fleetRun) (*linkf.Head, error) {
 	return s.head, err
 }
 
+// joinHead is who takes nodes that dial in; nil: no configuration does.
+func (s *state) joinHead() *linkf.Head {
+	s.linking.Lock()
+	defer s.linking.Unlock()
+	return s.head
+}
+
+// adopt makes a node that dialled in one of the fleet.
+func (s *state) adopt(j *linkf.Joiner) error {
+	_, err := s.manager.Adopt(j.Joining())
+	return err
+}
+
 // door is where nodes dial in. It stays open while one configuration after the other
 // has it.
 type door struct {
@@ -161,12 +192,7 @@ func openDoor(s *state, head *linkf.Head, address string) (*door, error) {
 		return nil, err
 	}
 	d := &door{ln: ln, closed: make(chan error, 1)}
-	go func() {
-		d.closed <- head.Serve(ln, func(j *linkf.Joiner) error {
-			_, err := s.manager.Adopt(j.Joining())
-			return err
-		})
-	}()
+	go func() { d.closed <- head.Serve(ln, s.adopt) }()
 	return d, nil
 }
 

@@ -33,7 +33,7 @@ func startPair(t testing.TB, o llamasim.Options, more string) *pair {
 		t.Fatal(err)
 	}
 	door := freeAddr(t)
-	p.ways = []*way{newWay(t, freeAddr(t), ln.Addr().String()), newWay(t, freeAddr(t), door)}
+	p.ways = []*way{newWay(t, freeAddr(t), ln.Addr().String(), nil), newWay(t, freeAddr(t), door, nil)}
 	for i, o := range []agent.Options{
 		{Listener: ln, Identity: "dialled"},
 		{Heads: []string{p.ways[1].addr}, Identity: "dials-in"},

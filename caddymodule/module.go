@@ -10,6 +10,7 @@ func init() {
 	caddy.RegisterModule(SlotlogApp{})
 	caddy.RegisterModule(NodeApp{})
 	caddy.RegisterModule(Handler{})
+	caddy.RegisterModule(JoinHandler{})
 	caddy.RegisterModule(FleetKeys{})
 	caddy.RegisterModule(fleetAdmin{})
 	caddy.RegisterModule(slotlogAdmin{})
@@ -19,6 +20,8 @@ func init() {
 	httpcaddyfile.RegisterGlobalOption("fleet_node", parseNodeOption)
 	httpcaddyfile.RegisterHandlerDirective("fleet", parseHandler)
 	httpcaddyfile.RegisterHandlerDirective("fleet_keys", parseFleetKeys)
+	httpcaddyfile.RegisterHandlerDirective("fleet_join", parseJoinHandler)
+	httpcaddyfile.RegisterDirectiveOrder("fleet_join", httpcaddyfile.Before, "reverse_proxy")
 	httpcaddyfile.RegisterDirectiveOrder("fleet", httpcaddyfile.Before, "reverse_proxy")
 	httpcaddyfile.RegisterDirectiveOrder("fleet_keys", httpcaddyfile.After, "basic_auth")
 }

@@ -3,11 +3,8 @@ package caddymodule
 import (
 	"encoding/json"
 	"fmt"
-	"io"
-	"net"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/slotfleet/slotfleet/fleet/llamasim"
@@ -15,60 +12,6 @@ import (
 	"github.com/slotfleet/slotfleet/linkf/agent"
 	"github.com/slotfleet/slotfleet/slotlog"
 )
-
-// way forwards TCP connections to an address until it is cut.
-type way struct {
-	ln net.Listener
-	wg sync.WaitGroup
-
-	mu    sync.Mutex
-	conns []net.Conn
-}
-
-// newWay makes one that dials from an address; nil: any.
-func newWay(t *testing.T, to string, from net.Addr) *way {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &way{ln: ln}
-	w.wg.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			d, err := (&net.Dialer{LocalAddr: from}).Dial("tcp", to)
-			if err != nil {
-				_ = c.Close()
-				continue
-			}
-			w.mu.Lock()
-			w.conns = append(w.conns, c, d)
-			w.mu.Unlock()
-			for _, x := range [][2]net.Conn{{c, d}, {d, c}} {
-				w.wg.Go(func() {
-					_, _ = io.Copy(x[0], x[1])
-					_ = x[0].Close()
-				})
-			}
-		}
-	})
-	t.Cleanup(w.cut)
-	return w
-}
-
-// cut ends the way and all that is on it.
-func (w *way) cut() {
-	_ = w.ln.Close()
-	w.mu.Lock()
-	for _, c := range w.conns {
-		_ = c.Close()
-	}
-	w.mu.Unlock()
-	w.wg.Wait()
-}
 
 // agentWithLog runs an agent that dials a head and reads a log.
 func agentWithLog(t *testing.T, head, token, name, log string, sim *llamasim.Server) {
@@ -112,8 +55,8 @@ func TestSlotsOfANodeAreShownAtTheHead(t *testing.T) {
 		return fmt.Sprintf("fleet {\n\t\tlisten %s\n\t\ttoken %s\n\t\trelink 1s\n\t}\n\t%s", address, token, more)
 	}
 	e := startEdge(t, config(""), "fleet")
-	w := newWay(t, address, nil)
-	agentWithLog(t, w.ln.Addr().String(), token, evil, log, startSim(t, llamasim.Options{Model: "m", Slots: 2, Decode: 100, Log: file}))
+	w := newWay(t, "127.0.0.1:0", address, nil)
+	agentWithLog(t, w.addr, token, evil, log, startSim(t, llamasim.Options{Model: "m", Slots: 2, Decode: 100, Log: file}))
 	e.ready()
 	events := e.events(t.Context())
 	streamed := make(chan streamed, 1)
@@ -157,7 +100,7 @@ func TestSlotsOfANodeAreShownAtTheHead(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	w.cut()
+	w.refuse()
 	events.next("source", "last word")
 	if s, ok := e.slotsOfSource(evil); ok && (!s.Stale || !s.Degraded || len(s.Ports[0].Slots) == 0) {
 		t.Errorf("got %+v, want the last word, marked stale", s)

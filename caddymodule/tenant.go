@@ -62,16 +62,22 @@ func expand(r *http.Request, s string) string {
 	return repl.ReplaceAll(s, "")
 }
 
-// client is the client's address as Caddy determined it. Of IPv6 it is the network:
-// there a single client has as many addresses as it likes.
-func client(r *http.Request) string {
-	host, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
-	if host == "" {
-		var err error
-		if host, _, err = net.SplitHostPort(r.RemoteAddr); err != nil {
-			host = r.RemoteAddr
-		}
+// clientHost is the client's address as Caddy determined it.
+func clientHost(r *http.Request) string {
+	if host, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string); host != "" {
+		return host
 	}
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}
+
+// client is the client's address. Of IPv6 it is the network: there a single client has as
+// many addresses as it likes.
+func client(r *http.Request) string {
+	host := clientHost(r)
 	ip, err := netip.ParseAddr(host)
 	if err != nil || ip.Unmap().Is4() {
 		return host

@@ -10,8 +10,9 @@ import (
 // way is what lies between a head and a node: connections to its address go on to
 // another one, as long as they are let.
 type way struct {
-	addr string // where it is dialled
-	to   string // where it leads
+	addr string   // where it is dialled
+	to   string   // where it leads
+	from net.Addr // whence it seems to come; nil: any
 
 	ln net.Listener
 	wg sync.WaitGroup
@@ -29,9 +30,9 @@ type pipe struct {
 }
 
 // newWay opens a way that the test closes.
-func newWay(t testing.TB, addr, to string) *way {
+func newWay(t testing.TB, addr, to string, from net.Addr) *way {
 	t.Helper()
-	w := &way{addr: addr, to: to, conns: make(map[*pipe]bool)}
+	w := &way{addr: addr, to: to, from: from, conns: make(map[*pipe]bool)}
 	w.free = sync.NewCond(&w.mu)
 	w.open(t)
 	t.Cleanup(func() {
@@ -48,7 +49,7 @@ func (w *way) open(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.ln = ln
+	w.ln, w.addr = ln, ln.Addr().String()
 	w.wg.Go(func() {
 		for {
 			c, err := ln.Accept()
@@ -62,7 +63,7 @@ func (w *way) open(t testing.TB) {
 
 // carry passes the bytes of one connection on, in both directions.
 func (w *way) carry(c net.Conn) {
-	d, err := net.Dial("tcp", w.to)
+	d, err := (&net.Dialer{LocalAddr: w.from}).Dial("tcp", w.to)
 	if err != nil {
 		_ = c.Close()
 		return

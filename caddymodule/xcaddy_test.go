@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/slotfleet/slotfleet/fleet/llamasim"
+	"github.com/slotfleet/slotfleet/linkf"
 )
 
 // binary is a Caddy that xcaddy built from this checkout, as users build theirs.
@@ -36,6 +37,7 @@ func TestBinary(t *testing.T) {
 	t.Run("has the modules", b.testModules)
 	t.Run("describes its commands", b.testHelp)
 	t.Run("takes the example", b.testExample)
+	t.Run("recipe for a node behind NAT", b.testRecipe)
 	t.Run("reads logs", b.testReadLog)
 	t.Run("exit codes", b.testExitCodes)
 	t.Run("stand-in", b.testStandIn)
@@ -77,7 +79,7 @@ func buildWithXcaddy(t *testing.T) *binary {
 
 func (b *binary) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, b.path, args...)
-	cmd.Env = append(os.Environ(), "HOME="+b.home, "XDG_DATA_HOME="+b.home, "XDG_CONFIG_HOME="+b.home, nodesVariable+"=")
+	cmd.Env = append(os.Environ(), "HOME="+b.home, "XDG_DATA_HOME="+b.home, "XDG_CONFIG_HOME="+b.home, nodesVariable+"=", "FLEET_TOKEN="+linkf.NewToken())
 	return cmd
 }
 
@@ -108,7 +110,7 @@ func (b *binary) succeed(t *testing.T, args ...string) string {
 
 func (b *binary) testModules(t *testing.T) {
 	out := b.succeed(t, "list-modules", "--skip-standard")
-	for _, id := range []string{"fleet", "slotlog", "http.handlers.fleet", "admin.api.slotfleet_fleet", "admin.api.slotfleet_slotlog"} {
+	for _, id := range []string{"fleet", "slotlog", "fleet_node", "http.handlers.fleet", "http.handlers.fleet_join", "admin.api.slotfleet_fleet", "admin.api.slotfleet_slotlog"} {
 		if !strings.Contains("\n"+out, "\n"+id+"\n") {
 			t.Errorf("list-modules does not name %s:\n%s", id, out)
 		}
@@ -138,7 +140,7 @@ func (b *binary) testExample(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &config); err != nil {
 		t.Fatal(err)
 	}
-	for _, app := range []string{"fleet", "slotlog", "http"} {
+	for _, app := range []string{"fleet", "slotlog", "fleet_node", "http"} {
 		if config.Apps[app] == nil {
 			t.Errorf("the example makes no app %s", app)
 		}

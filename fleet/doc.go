@@ -60,7 +60,8 @@
 // Move and a drain end only the attempt, if the Job can go on exactly, and the goroutine
 // of Run follows: it gives the lane back, waits or not, and goes on elsewhere. A command
 // takes the session's gate, which Run holds while it hands an event on, so that it finds
-// the Job between two events and none comes after it.
+// the Job between two events and none comes after it. A node that says it is about to
+// stop is drained like one that an operator takes out.
 //
 // # Accounting
 //

@@ -247,7 +247,7 @@ func (m *Manager) moveEarly(ctx context.Context, s *Session, n *node, d *drain) 
 		return
 	}
 	taken := false
-	err = s.give(ctx, newCommand(commandMove), func(needs Needs) error {
+	_ = s.give(ctx, newCommand(commandMove), func(needs Needs) error { // it is asked again
 		like, second := s.waiter(needs).suits(&c.instance.Instance)
 		switch {
 		case s.claim.instance.node != n:
@@ -256,31 +256,28 @@ func (m *Manager) moveEarly(ctx context.Context, s *Session, n *node, d *drain) 
 			return ErrNowhere // it is further than when it began to wait
 		}
 		s.next, taken = c, true
+		d.moved++ // now: once it left, the drain may be over before this goroutine runs
 		return nil
 	})
 	if !taken {
 		m.giveBack(c)
-		return
-	}
-	if err == nil || errors.Is(err, ErrSlow) {
-		m.mu.Lock()
-		d.moved++
-		m.mu.Unlock()
 	}
 }
 
 // moveLate has the session leave at once: it waits without a lane, or ends.
 func (m *Manager) moveLate(ctx context.Context, s *Session, n *node, d *drain) {
-	err := s.give(ctx, newCommand(commandLeave), func(Needs) error {
+	goes := false
+	_ = s.give(ctx, newCommand(commandLeave), func(Needs) error { // else it ends
 		if s.claim.instance.node != n {
 			return ErrWrongState
 		}
+		goes = true
+		d.moved++
 		return nil
 	})
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err == nil || errors.Is(err, ErrSlow) {
-		d.moved++
+	if goes {
 		return
 	}
 	leaves := s.command != nil || s.ended || s.claim.given || s.claim.instance.node != n

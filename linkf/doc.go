@@ -25,11 +25,13 @@
 // from its status: slots change with every few tokens, what a node offers seldom.
 //
 // Around that are thin drivers, which have the sockets, goroutines and clocks. A [Head] is
-// this process as its nodes see it: it dials nodes, or takes those that dial in, and a
-// [Link] is the fleet's link to one of them. A [Node] runs the generations of its heads on
-// one model server. Each has one mutex around its machine; pump moves the bytes of one
-// connection with a reader and a writer, and neither holds the mutex while it reads,
-// writes or encrypts. Who is not known yet holds one of a bounded number of handshakes.
+// this process as its nodes see it: it dials nodes, or takes those that dial in, over TCP
+// or by [Upgrade] from a web server, and a [Link] is the fleet's link to one of them. A
+// [Node] runs the generations of its heads on one model server, and drains before it
+// stops. Each has one mutex around its machine; pump moves the bytes of one connection
+// with a reader and a writer, and neither holds the mutex while it reads, writes or
+// encrypts. Who is not known yet holds one of a bounded number of handshakes, and has what
+// goes wrong logged once in a while.
 //
 // The package imports fleet, whose words the messages use, and nothing else of this module.
 package linkf

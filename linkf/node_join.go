@@ -38,7 +38,7 @@ func (n *Node) JoinAny(ctx context.Context, head string, addresses func() []stri
 			return
 		}
 		greeted, err := n.dialAny(ctx, all)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || n.stops() {
 			return
 		}
 		if greeted {
@@ -62,6 +62,12 @@ func (n *Node) hold() bool {
 	}
 	n.wg.Add(1)
 	return true
+}
+
+func (n *Node) stops() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.closed
 }
 
 // turn is the token that a peer is met with.
