@@ -100,15 +100,13 @@ const (
 	patientSecret = "sk-patient"
 )
 
-func startClientFleet(t *testing.T) *clientFleet {
+func startClientFleet(t *testing.T, models ...string) *clientFleet {
 	t.Helper()
 	var f clientFleet
-	for range 2 {
-		f.sims = append(
-			f.sims,
-			startSim(t, llamasim.Options{Model: "m", Embeddings: true, Infill: true}),
-			startSim(t, llamasim.Options{Model: thinker, Thinking: true}),
-		)
+	for _, model := range models {
+		for range 2 {
+			f.sims = append(f.sims, startSim(t, llamasim.Options{Model: model, Embeddings: true, Infill: true, Thinking: model == thinker}))
+		}
 	}
 	keys := keysOnDisk(t, "free "+freeSecret, "others "+othersSecret+` "models": ["n"]`, "patient "+patientSecret+` "concurrent": 1`)
 	f.edge = startEdge(t, nodes("retry 50ms\n\t\tpolicy round_robin", f.sims...), "fleet {\n\t\tkeys "+keys+"\n\t}")
@@ -118,7 +116,7 @@ func startClientFleet(t *testing.T) *clientFleet {
 
 // testOpenAIClient has a library of OpenAI do all it can.
 func testOpenAIClient(t *testing.T, start func(url string) sdk) {
-	f := startClientFleet(t)
+	f := startClientFleet(t, "m")
 	s := start(f.URL)
 	f.generate(t, s, openaiGenerations)
 	f.call(t, s, "embeddings", "/v1/embeddings")
@@ -127,7 +125,7 @@ func testOpenAIClient(t *testing.T, start func(url string) sdk) {
 
 // testAnthropicClient has a library of Anthropic do all it can.
 func testAnthropicClient(t *testing.T, start func(url string) sdk) {
-	f := startClientFleet(t)
+	f := startClientFleet(t, "m", thinker)
 	s := start(f.URL)
 	f.generate(t, s, anthropicGenerations)
 	f.call(t, s, "count", "/v1/messages/count_tokens")
