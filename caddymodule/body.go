@@ -35,8 +35,7 @@ func readBody(p *reply, r *http.Request, limit int64, timeout time.Duration, mem
 	if r.ContentLength > limit {
 		return nil, errTooLarge(limit)
 	}
-	// Not every writer has deadlines; those of the server remain.
-	_ = p.rc.SetReadDeadline(time.Now().Add(timeout))
+	p.boundBody()
 	raw, err := readAll(http.MaxBytesReader(p.w, r.Body, limit), r.ContentLength, limit, mem)
 	if err != nil {
 		return nil, bodyError(r, err, limit, timeout)

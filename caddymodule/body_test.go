@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"context"
@@ -138,6 +139,40 @@ func TestBodyThatDoesNotArriveIsRefused(t *testing.T) {
 	got, err := io.ReadAll(conn)
 	if err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 408 ") || !strings.Contains(string(got), `"code":"request_timeout"`) {
 		t.Errorf("got %q, %v, want 408", got, err)
+	}
+}
+
+// A request that is turned away for what its head says is answered although its body does
+// not come: the server, which would wait for that, is told until when.
+func TestBodyThatNobodyReadsIsNotWaitedFor(t *testing.T) {
+	sim := startSim(t, llamasim.Options{Model: "m"})
+	e := startEdge(t, nodes("", sim), "fleet {\n\t\tkeys "+keysOnDisk(t, "ann sk-1")+"\n\t\tread_timeout 100ms\n\t}")
+	e.ready()
+	host := strings.TrimPrefix(e.URL, "http://")
+	const key, missing = "X-Api-Key: sk-1\r\n", "Content-Length: 100\r\n"
+	for name, x := range map[string]struct{ line, head, want string }{
+		"no key":      {"POST " + chatPath, "Content-Length: 60000000\r\n", "401"},
+		"too large":   {"POST " + chatPath, key + "Content-Length: 600000000\r\n", "413"},
+		"encoding":    {"POST " + chatPath, key + missing + "Content-Encoding: br\r\n", "415"},
+		"method":      {"PUT " + chatPath, key + missing, "405"},
+		"closed path": {"POST /slots/1", key + missing, "404"},
+		"model list":  {"GET /v1/models", key + missing, "200"},
+		"asks before": {"POST " + chatPath, key + "Content-Length: 600000000\r\nExpect: 100-continue\r\n", "413"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := net.Dial("tcp", host)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: %s\r\n%s\r\n", x.line, host, x.head)
+			if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.HasPrefix(line, "HTTP/1.1 "+x.want+" ") {
+				t.Errorf("got %q, %v while the body is missing, want %s", line, err, x.want)
+			}
+		})
 	}
 }
 

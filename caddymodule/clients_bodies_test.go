@@ -20,7 +20,7 @@ func TestBodiesOfFrontEnds(t *testing.T) {
 		Body       json.RawMessage
 	}
 	decode(t, string(file), &bodies)
-	f := startClientFleet(t)
+	f := startClientFleet(t, "m")
 	for _, b := range bodies {
 		t.Run(b.Name, func(t *testing.T) {
 			ask := func() string {

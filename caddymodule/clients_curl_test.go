@@ -23,7 +23,7 @@ func TestCurl(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("left out: curl (no curl)")
 	}
-	f := startClientFleet(t)
+	f := startClientFleet(t, "m")
 	const bearer = "Authorization: Bearer " + freeSecret
 	a := chatAsking("curl", false, true)
 	ask := strings.Replace(a.json(clientTokens), `"sim"`, `"m"`, 1)

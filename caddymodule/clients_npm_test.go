@@ -1,99 +1,22 @@
 package caddymodule
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 )
 
 func TestOpenAIClientOfNpm(t *testing.T) {
-	f := startClientFleet(t)
-	f.tryOut(t, startNpm(t, "openai", f.URL), openaiGenerations, []string{"embeddings"}, openaiFailures)
+	testOpenAIClient(t, func(url string) sdk { return startSDK(t, "node", npmClients(t), "openai", url) })
 }
 
 func TestAnthropicClientOfNpm(t *testing.T) {
-	f := startClientFleet(t)
-	f.tryOut(t, startNpm(t, "anthropic", f.URL), anthropicGenerations, []string{"count"}, anthropicFailures)
-}
-
-// npmSDK is a library of npm, in a process that does a task a line.
-type npmSDK struct {
-	mu  sync.Mutex // a task is done at a time
-	in  io.Writer
-	out *bufio.Reader
-}
-
-// startNpm starts the process until the test ends.
-func startNpm(t *testing.T, library, url string) *npmSDK {
-	t.Helper()
-	script := npmClients(t)
-	cmd := exec.CommandContext(t.Context(), "node", script, library, url)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var said strings.Builder
-	cmd.Stderr = &said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		in.Close()
-		_ = cmd.Wait()
-		if t.Failed() && said.Len() > 0 {
-			t.Logf("node said %s", said.String())
-		}
-	})
-	return &npmSDK{in: in, out: bufio.NewReader(out)}
-}
-
-// npmTask is a task as tasks.mjs reads it.
-type npmTask struct {
-	Task    string         `json:"task"`
-	Secret  string         `json:"secret"`
-	Model   string         `json:"model"`
-	Prompt  string         `json:"prompt"`
-	Tokens  int            `json:"tokens"`
-	Streams bool           `json:"streams"`
-	Tools   bool           `json:"tools"`
-	Schema  map[string]any `json:"schema"`
-}
-
-func (n *npmSDK) do(_ context.Context, task string) string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	ask := npmTask{
-		Task: task, Secret: secretOf(task), Model: modelOf(task), Prompt: askedOf(task), Tokens: clientTokens,
-		Streams: strings.Contains(task, "stream") || task == "abort", Tools: strings.HasPrefix(task, "tools"), Schema: schemaOf,
-	}
-	if ask.Tools || task == "schema" {
-		ask.Tokens *= 4
-	}
-	if err := json.NewEncoder(n.in).Encode(ask); err != nil {
-		return "error " + err.Error()
-	}
-	line, err := n.out.ReadBytes('\n')
-	if err != nil {
-		return "error " + err.Error()
-	}
-	var out string
-	if err := json.Unmarshal(line, &out); err != nil {
-		return fmt.Sprintf("error %v in %s", err, line)
-	}
-	return out
+	testAnthropicClient(t, func(url string) sdk { return startSDK(t, "node", npmClients(t), "anthropic", url) })
 }
 
 // npmClients installs the libraries and returns the path of the script that uses them.

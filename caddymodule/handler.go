@@ -224,6 +224,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return next.ServeHTTP(w, r)
 	}
 	p := newReply(w, r)
+	if r.ContentLength != 0 {
+		p.unread = time.Duration(h.ReadTimeout)
+	}
 	if route != routeHealth && !h.letIn(p, r) {
 		return nil
 	}
@@ -283,7 +286,6 @@ func (h *Handler) serve(p *reply, r *http.Request, read func(*reply, *http.Reque
 	}
 	leave, err := p.count(time.Now())
 	if err != nil {
-		p.forgo(time.Duration(h.ReadTimeout))
 		refused(err)
 		return
 	}

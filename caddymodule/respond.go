@@ -22,6 +22,8 @@ type reply struct {
 	id  string
 	who *key // whose request it is; nil: no key was needed
 
+	unread time.Duration // how long a body may take that nobody has read; 0: that is bounded
+
 	shape       openai.Shape // of its errors
 	contentType string       // of an answer that is not an error
 	body        []byte       // of a whole answer, until it is complete
@@ -147,17 +149,22 @@ func (p *reply) fail(e *openai.Error) {
 	_ = p.send(e.Status, "application/json", e.BodyIn(p.shape)) // nobody is there to hear of an error
 }
 
-// forgo prepares for an answer without having read the request. The server reads some of
-// the body first (256 KiB: there are clients that do not listen before they have sent it),
-// and would wait for it as long as the client likes.
-func (p *reply) forgo(timeout time.Duration) {
-	_ = p.rc.SetReadDeadline(time.Now().Add(timeout)) // not every writer has deadlines; those of the server remain
+// boundBody bounds how long the body of the request may take. The server needs that of
+// one that nobody reads, too: it reads some of it before it answers (256 KiB: there are
+// clients that do not listen before they have sent it), and would wait for that as long as
+// the client likes.
+func (p *reply) boundBody() {
+	if p.unread > 0 {
+		_ = p.rc.SetReadDeadline(time.Now().Add(p.unread)) // not every writer has deadlines; those of the server remain
+		p.unread = 0
+	}
 }
 
 // send answers with a body that is complete. The flush is the last thing done to an
 // answer: the closing chunk of a handler that paused before it returned meets a write
 // deadline that has passed; a flush moves it.
 func (p *reply) send(status int, contentType string, body []byte) error {
+	p.boundBody()
 	h := p.w.Header()
 	h.Set("Content-Type", contentType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))

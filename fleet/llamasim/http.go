@@ -173,9 +173,9 @@ func (in *instance) postHandler(path string) postHandler {
 		return in.serveTemplate
 	case "/lora-adapters":
 		return in.setAdapters
-	case "/v1/chat/completions/input_tokens":
+	case "/v1/chat/completions/input_tokens", "/chat/completions/input_tokens":
 		return in.countTokens(chatSurface, true)
-	case "/v1/responses/input_tokens":
+	case "/v1/responses/input_tokens", "/responses/input_tokens":
 		return in.ifCan(in.can.newAPIs, in.countTokens(responsesSurface, true))
 	case "/v1/messages/count_tokens":
 		return in.ifCan(in.can.newAPIs, in.countTokens(messagesSurface, false))

@@ -157,6 +157,9 @@ func TestConversationsReadAlike(t *testing.T) {
 			{"role": "user", "content": []dict{{"type": "text", "text": "so?"}}},
 		}},
 	}
+	for _, path := range []string{"/chat/completions/input_tokens", "/responses/input_tokens"} {
+		bodies[path] = bodies["/v1"+path]
+	}
 	seen := map[float64][]string{}
 	for path, body := range bodies {
 		var got dict

@@ -298,6 +298,11 @@ func passed(r *fleet.Reply) *Error {
 			e.Param = text
 		}
 	}
+	if e.Status == http.StatusBadRequest && e.Code == "500" {
+		// What llama-server says of a request that is wrong contradicts the status it
+		// should have had.
+		return invalid("", "refused", e.Message)
+	}
 	return e
 }
 

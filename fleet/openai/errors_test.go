@@ -93,6 +93,11 @@ func TestServersOwnRefusalPasses(t *testing.T) {
 	if e.Status != 400 || string(e.Body()) != own || e.Type != "exceed_context_size_error" || e.Code != "400" || !strings.Contains(e.Message, "40020") {
 		t.Errorf("%+v: %s", e, e.Body())
 	}
+	// It says 500 of requests that are wrong; the node makes 400 of that.
+	e = reply(400, `{"error":{"code":500,"message":"Failed to parse messages: x","type":"server_error"}}`)
+	if want := `{"error":{"message":"Failed to parse messages: x","type":"invalid_request_error","param":null,"code":"refused","retryable":false,"source":"slotfleet"}}`; e.Status != 400 || string(e.Body()) != want {
+		t.Errorf("a 500 for a wrong request became %d %s, want 400 %s", e.Status, e.Body(), want)
+	}
 	for _, x := range []struct {
 		status int
 		body   string

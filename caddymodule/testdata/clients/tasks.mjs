@@ -77,11 +77,16 @@ const anthropic = {
 		if (t.tools) {
 			ask.tools = [{ name: "get_weather", input_schema: t.schema }];
 			ask.tool_choice = { type: "any" };
-		} else {
+		} else if (!t.thinking) {
 			ask.ignore_eos = true;
 		}
+		if (t.thinking) ask.thinking = { type: "enabled", budget_tokens: 1024 };
 		const show = (m) => {
-			const content = m.content.map((b) => (b.type === "text" ? b.text : `${b.name} ${JSON.stringify(b.input)};`));
+			const content = m.content.map((b) => {
+				if (b.type === "text") return b.text;
+				if (b.type === "thinking") return `[${b.thinking}]`;
+				return `${b.name} ${JSON.stringify(b.input)};`;
+			});
 			return `${content.join("")}|${m.stop_reason}|${m.usage.output_tokens}`;
 		};
 		if (!t.streams) return show(await client.messages.create(ask));
