@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"fmt"
-	"math"
 	"strings"
 	"time"
 )
@@ -30,8 +29,7 @@ func (f found) best() (able []candidate, cold []*instance) {
 // search looks at all instances that serve the request's model. What it found is good
 // until the next search.
 func (m *Manager) search(w *waiter, now time.Time) found {
-	r := m.roster(w.policy, w.Model)
-	w.room = r.room(w.size(), Tokens(math.Ceil(m.models[r.model].promptOf(w))))
+	r := m.rosterFor(w)
 	f := found{able: m.scratch.able[:0]}
 	for _, i := range r.instances {
 		switch w.fit(i, now) {
