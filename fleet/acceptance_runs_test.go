@@ -82,10 +82,7 @@ func (j *namedJob) Request(Instance) (Assignment, error) {
 // are held there, which are ours to count.
 func TestLoadIsSeenDuringAGeneration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := serving("m", 4)
-		end := make(chan struct{})
-		x.run = blocking(end)
-		m, a := fleetOf(t, nil, x)
+		m, a, x, end := holding(t, 4, nil)
 		ended := running(m, a, Request{}, &fakeJob{})
 		synctest.Wait()
 		i := x.instances[0]

@@ -38,10 +38,7 @@ func TestLaneIsTakenInOneStepWithTheChoice(t *testing.T) {
 
 func TestRequestsWaitInTheirOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := serving("m", 1)
-		step := make(chan struct{})
-		x.run = blocking(step)
-		m, a := fleetOf(t, nil, x)
+		m, a, _, step := holding(t, 1, nil)
 		served := make(chan int, 10)
 		for i := range 5 {
 			go func() {
@@ -99,10 +96,7 @@ func TestMovingRequestGoesBeforeWaitingOnes(t *testing.T) {
 
 func TestFullQueueRefusesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := serving("m", 1)
-		end := make(chan struct{})
-		x.run = blocking(end)
-		m, a := fleetOf(t, func(p *Policy) { p.Waiting = 2 }, x)
+		m, a, _, end := holding(t, 1, func(p *Policy) { p.Waiting = 2 })
 		errs := make(chan error, 3)
 		for range 3 {
 			go func() { _, err := ask(m, a, &fakeJob{}); errs <- err }()
@@ -124,10 +118,7 @@ func TestFullQueueRefusesAtOnce(t *testing.T) {
 
 func TestWaitingEndsAtTheLimitAndAtTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := serving("m", 1)
-		end := make(chan struct{})
-		x.run = blocking(end)
-		m, a := fleetOf(t, nil, x)
+		m, a, _, end := holding(t, 1, nil)
 		go ask(m, a, &fakeJob{})
 		synctest.Wait()
 		began := time.Now()
@@ -150,10 +141,7 @@ func TestWaitingEndsAtTheLimitAndAtTheDeadline(t *testing.T) {
 
 func TestClientThatLeavesTheQueueIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := serving("m", 1)
-		end := make(chan struct{})
-		x.run = blocking(end)
-		m, a := fleetOf(t, nil, x)
+		m, a, x, end := holding(t, 1, nil)
 		go ask(m, a, &fakeJob{})
 		ctx, leave := context.WithCancel(t.Context())
 		ended := make(chan error)

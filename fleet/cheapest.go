@@ -24,17 +24,17 @@ const (
 
 // scratch is memory that decisions use one after the other.
 type scratch struct {
-	able  []candidate // of search
-	cold  []candidate // of loadable
-	all   []candidate // both
-	drawn []candidate
-	costs []float64
+	able     []candidate // of search
+	unloaded []candidate // of loadable
+	all      []candidate // both
+	drawn    []candidate
+	costs    []float64
 }
 
-func (cheapest) place(m *Manager, w *waiter, able, cold []candidate, now time.Time) *instance {
+func (cheapest) place(m *Manager, w *waiter, able, unloaded []candidate, now time.Time) *instance {
 	all := able
-	if len(cold) > 0 {
-		all = append(append(m.scratch.all[:0], able...), cold...)
+	if len(unloaded) > 0 {
+		all = append(append(m.scratch.all[:0], able...), unloaded...)
 		m.scratch.all = all
 	}
 	figures := m.models[all[0].Model]
@@ -46,7 +46,7 @@ func (cheapest) place(m *Manager, w *waiter, able, cold []candidate, now time.Ti
 	}
 	if q.typical, q.fastest = speeds(all); q.typical == (speed{}) {
 		rotate(able, w.cursor) // equal ones take turns
-		return ranked{LoadAware}.place(m, w, able, cold, now)
+		return ranked{LoadAware}.place(m, w, able, unloaded, now)
 	}
 	if len(all) > scoredWhole {
 		if i, ok := m.cheapestOf(w, &q, m.sample(w, &q, all)); ok {

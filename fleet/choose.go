@@ -7,11 +7,11 @@ import (
 
 // A placer decides where a request goes. It is called under the manager's lock.
 type placer interface {
-	// place returns the instance for w: one of able, or one of cold, which the request
+	// place returns the instance for w: one of able, or one of unloaded, which the request
 	// loads and which has a lane. If no lane is free there, w counts as bound to it: it is
 	// part of the work there, until placement is asked again and decides otherwise. nil:
 	// it waits for any lane.
-	place(m *Manager, w *waiter, able, cold []candidate, now time.Time) *instance
+	place(m *Manager, w *waiter, able, unloaded []candidate, now time.Time) *instance
 }
 
 // choose finds the best instance for w and takes a lane there, in one step. Neither
@@ -19,19 +19,19 @@ type placer interface {
 func (m *Manager) choose(w *waiter) (*claim, error) {
 	now := time.Now()
 	m.warm.asked = nil // what it was told may have changed
-	able, unloaded := m.search(w, now).best()
-	cold := m.loadable(unloaded, w, now)
+	able, others := m.search(w, now).best()
+	unloaded := m.loadable(others, w, now)
 	m.unbind(w)
-	if len(able)+len(cold) == 0 {
+	if len(able)+len(unloaded) == 0 {
 		return nil, m.nobody(w, now)
 	}
 	if w.Light && len(able) > 0 {
 		return m.takeLight(able), nil
 	}
-	i := m.pick(w, able, cold, now)
+	i := m.pick(w, able, unloaded, now)
 	switch {
-	case i != nil && i.node.cold(i):
-		return m.takeCold(i, w, now), nil
+	case i != nil && i.node.wouldLoad(i):
+		return m.takeUnloaded(i, w, now), nil
 	case i != nil && !i.full():
 		return m.take(i, w), nil
 	}
@@ -45,12 +45,12 @@ func (m *Manager) choose(w *waiter) (*claim, error) {
 }
 
 // pick asks the policy, unless it is only about which instance a light request loads.
-func (m *Manager) pick(w *waiter, able, cold []candidate, now time.Time) *instance {
+func (m *Manager) pick(w *waiter, able, unloaded []candidate, now time.Time) *instance {
 	if w.Light {
-		return coldest(cold, false)
+		return toLoad(unloaded, false)
 	}
 	m.expect(w, able)
-	return w.policy.placer.place(m, w, able, cold, now)
+	return w.policy.placer.place(m, w, able, unloaded, now)
 }
 
 // usable: it can take a request as soon as it has a lane.
@@ -62,7 +62,7 @@ func (i *instance) usable() bool {
 // none is free.
 type ranked struct{ placement Placement }
 
-func (r ranked) place(m *Manager, w *waiter, able, cold []candidate, now time.Time) *instance {
+func (r ranked) place(m *Manager, w *waiter, able, unloaded []candidate, now time.Time) *instance {
 	c := chooser{
 		placement: r.placement,
 		poolHigh:  w.policy.PoolHigh,
@@ -77,7 +77,7 @@ func (r ranked) place(m *Manager, w *waiter, able, cold []candidate, now time.Ti
 			return x.instance
 		}
 	}
-	return coldest(cold, len(able) > 0)
+	return toLoad(unloaded, len(able) > 0)
 }
 
 func newPlacer(p Placement) placer {

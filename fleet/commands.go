@@ -200,15 +200,20 @@ func (s *Session) portable() (Needs, error) {
 	return needs, nil
 }
 
-// needsNow is portable for one that waits until the session can be reached.
-func (s *Session) needsNow(ctx context.Context) (Needs, error) {
+// waiterNow is the rest of the request, if it can go on exactly, as soon as the session
+// can be reached.
+func (s *Session) waiterNow(ctx context.Context) (*waiter, error) {
 	select {
 	case s.gate <- struct{}{}:
 	case <-ctx.Done():
-		return Needs{}, ctx.Err()
+		return nil, ctx.Err()
 	}
 	defer func() { <-s.gate }()
-	return s.portable()
+	needs, err := s.portable()
+	if err != nil {
+		return nil, err
+	}
+	return s.waiter(needs), nil
 }
 
 // reserve takes a lane on another node. Called under the manager's mutex.

@@ -42,16 +42,17 @@
 // that the same instances would do for are of one kind ([alike]), and it asks for one of
 // them: what a pump costs grows with the kinds, not with those who wait.
 //
-// A decision passes through pure parts: a [candidate] and the request make an outlook,
-// an outlook has a cost in seconds, the least of which wins (cheapest; the other
-// policies rank). What it is made of is learned: work counts what our requests have an
-// instance do, estimate its speed, modelFigures the lengths of prompts and answers,
-// endings what comes after a prompt's last block. The simulated fleet of the tests
-// drives all of it through the Manager.
+// A decision looks at those of a [roster], who serve the request's model, and says how
+// each fits; those that do are its candidates. It passes through pure parts: a [candidate]
+// and the request make an outlook, an outlook has a cost in seconds, the least of which
+// wins (cheapest; the other policies rank). What it is made of is learned: work counts
+// what our requests have an instance do, estimate its speed, modelFigures the lengths of
+// prompts and answers, endings what comes after a prompt's last block, loading.go how long
+// a load takes. The simulated fleet of the tests drives all of it through the Manager.
 //
-// A node may offer more models than it can have loaded (a llama-server in router mode):
-// a request that is placed on one that is not loaded loads it, and says which idle one
-// goes for it, see places.go. What answers never goes.
+// A node may offer more models than it can have loaded (a llama-server in router mode).
+// One that is not loaded is a candidate, too: a request that is placed there loads it, and
+// says which idle one goes for it, see places.go. What answers never goes.
 //
 // # Sessions
 //

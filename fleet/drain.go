@@ -236,11 +236,10 @@ func (m *Manager) moveOff(ctx context.Context, s *Session, n *node, d *drain) {
 // moveEarly waits for a lane on another node and moves the session there, if it can go
 // on there exactly.
 func (m *Manager) moveEarly(ctx context.Context, s *Session, n *node, d *drain) {
-	needs, err := s.needsNow(ctx)
+	w, err := s.waiterNow(ctx)
 	if err != nil {
 		return
 	}
-	w := s.waiter(needs)
 	w.first, w.kept, w.Deadline = true, true, d.until.Add(time.Hour) // ctx ends before
 	c, err := m.place(ctx, w)
 	if err != nil {

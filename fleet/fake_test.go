@@ -214,6 +214,16 @@ func fleetOf(t *testing.T, change func(*Policy), links ...*fakeLink) (*Manager, 
 	return m, a
 }
 
+// holding makes a fleet of one node with so many lanes, on which a generation runs until
+// the test lets it end.
+func holding(t *testing.T, lanes int, change func(*Policy)) (*Manager, *Applied, *fakeLink, chan struct{}) {
+	t.Helper()
+	x, end := serving("m", lanes), make(chan struct{})
+	x.run = blocking(end)
+	m, a := fleetOf(t, change, x)
+	return m, a, x, end
+}
+
 func apply(t *testing.T, m *Manager, change func(*Policy), links ...*fakeLink) *Applied {
 	t.Helper()
 	p := Policy{}

@@ -69,9 +69,9 @@ func (i *instance) coming() bool { return i.State == StateLoading || i.taken() }
 
 // loadable are those of the instances that are not loaded which can take w, with what has
 // to go for each.
-func (m *Manager) loadable(cold []*instance, w *waiter, now time.Time) []candidate {
-	list := m.scratch.cold[:0]
-	for _, i := range cold {
+func (m *Manager) loadable(unloaded []*instance, w *waiter, now time.Time) []candidate {
+	list := m.scratch.unloaded[:0]
+	for _, i := range unloaded {
 		if i.full() && !w.Light {
 			continue
 		}
@@ -81,17 +81,17 @@ func (m *Manager) loadable(cold []*instance, w *waiter, now time.Time) []candida
 			list = append(list, candidate{instance: i, goes: goes})
 		}
 	}
-	m.scratch.cold = list
+	m.scratch.unloaded = list
 	return list
 }
 
-// coldest is the one to load where no cost decides: one that is on its way, else one for
+// toLoad is the one to load where no cost decides: one that is on its way, else one for
 // which none has to go. With others that are loaded, though all their lanes are taken,
 // none goes. nil: none is to be loaded.
-func coldest(cold []candidate, loaded bool) *instance {
+func toLoad(unloaded []candidate, loaded bool) *instance {
 	var best *candidate
-	for k := range cold {
-		x := &cold[k]
+	for k := range unloaded {
+		x := &unloaded[k]
 		switch {
 		case x.coming():
 			return x.instance
@@ -106,8 +106,8 @@ func coldest(cold []candidate, loaded bool) *instance {
 	return best.instance
 }
 
-// takeCold holds a lane of an instance that the request loads.
-func (m *Manager) takeCold(i *instance, w *waiter, now time.Time) *claim {
+// takeUnloaded holds a lane of an instance that the request loads.
+func (m *Manager) takeUnloaded(i *instance, w *waiter, now time.Time) *claim {
 	var goes *instance
 	if !i.coming() {
 		goes, _ = i.node.room(now)
@@ -125,7 +125,7 @@ func (m *Manager) takeCold(i *instance, w *waiter, now time.Time) *claim {
 	return c
 }
 
-// cold reports whether a request that is sent to the instance loads it first.
-func (n *node) cold(i *instance) bool {
+// wouldLoad reports whether a request that is sent to the instance loads it first.
+func (n *node) wouldLoad(i *instance) bool {
 	return n.loads && (i.State == StateUnloaded || i.State == StateLoading)
 }

@@ -53,6 +53,7 @@ func (m *Manager) wants(w *waiter, c *claim) bool {
 	i := c.instance
 	n := i.node
 	like, _ := w.suits(&i.Instance)
-	return i.Serves(w.Model) && like && n.up() && n.drain == nil && w.failedOn(n) == nil &&
+	named := w.Model == "" || i.Serves(w.Model) // without a name there is only one
+	return named && like && n.up() && n.drain == nil && w.failedOn(n) == nil &&
 		(i.Context == 0 || w.needs.Prompt <= i.Context)
 }

@@ -84,3 +84,26 @@ func TestNobodyGivesWayWithoutReason(t *testing.T) {
 		})
 	}
 }
+
+func TestRequestThatNamesNoModelTakesALaneLikewise(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := serving("m", 1)
+		more := make(chan struct{})
+		x.run = pausing("one", more, "two.")
+		m, a := fleetOf(t, func(p *Policy) { p.Preempt = true }, x)
+		low := running(m, a, Request{Class: 3}, &fakeJob{})
+		synctest.Wait()
+		x.set(func(l *fakeLink) { l.run = saying("urgent.") })
+		s, err := m.Admit(t.Context(), a, Request{Class: 7})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+		x.set(func(l *fakeLink) { l.run = saying("two.") })
+		close(more)
+		if got := <-low; got.text != "one two. [done]" || got.err != nil {
+			t.Errorf("got %+v, want it to go on when its lane is free", got)
+		}
+		quietNow(t, m)
+	})
+}

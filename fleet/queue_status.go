@@ -59,7 +59,7 @@ func (m *Manager) Queue() QueueStatus {
 			if at := l.oldest().stands.since; since[class].IsZero() || at.Before(since[class]) {
 				since[class] = at
 			}
-			waiting[served(a, kind.model)] += l.waiting.Len()
+			waiting[m.served(a, kind.model)] += l.waiting.Len()
 		}
 	}
 	now := time.Now()
@@ -101,20 +101,10 @@ func value(p *float64) float64 {
 	return *p
 }
 
-// served is the name under which a model is served that a client asked for.
-func served(a *Applied, model string) string {
+// served is the name under which a model is served that a client asked for; empty: none.
+func (m *Manager) served(a *Applied, model string) string {
 	if a == nil {
 		return ""
 	}
-	if model == "" {
-		return onlyModel(a.nodes)
-	}
-	for _, n := range a.nodes {
-		for _, i := range n.instances {
-			if !i.gone && i.Serves(model) {
-				return i.Model
-			}
-		}
-	}
-	return ""
+	return m.roster(a, model).model
 }

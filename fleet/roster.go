@@ -1,6 +1,9 @@
 package fleet
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // roster are the instances of a policy's nodes that serve a name, in the order of the
 // nodes. Who serves what changes seldom, and is not looked up for each request.
@@ -28,6 +31,13 @@ func (m *Manager) roster(a *Applied, name string) *roster {
 		a.rosters = make(map[string]*roster)
 	}
 	a.rosters[name] = r
+	return r
+}
+
+// rosterFor returns who serves the request's model, and notes which room it needs there.
+func (m *Manager) rosterFor(w *waiter) *roster {
+	r := m.roster(w.policy, w.Model)
+	w.room = r.room(w.size(), Tokens(math.Ceil(m.models[r.model].promptOf(w))))
 	return r
 }
 

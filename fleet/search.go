@@ -2,36 +2,34 @@ package fleet
 
 import (
 	"fmt"
-	"math"
 	"strings"
 	"time"
 )
 
 // found is what a search through the fleet came to.
 type found struct {
-	able    []candidate // up, ready and fit to serve
-	resting []candidate // as able, on nodes that fail more than others
-	other   []candidate // up and ready, but second choice: to repeat the answer, begin it anew, or go on with another build
-	cold    []*instance // not loaded, and a request loads them
-	strange []*instance // likewise, but second choice
+	able     []candidate // up, ready and fit to serve
+	resting  []candidate // as able, on nodes that fail more than others
+	other    []candidate // up and ready, but second choice: to repeat the answer, begin it anew, or go on with another build
+	unloaded []*instance // not loaded, and a request loads them
+	strange  []*instance // likewise, but second choice
 }
 
 // best are those to choose among, ready ones and others.
-func (f found) best() (able []candidate, cold []*instance) {
+func (f found) best() (able []candidate, unloaded []*instance) {
 	switch {
 	case len(f.able) > 0:
-		return f.able, f.cold
+		return f.able, f.unloaded
 	case len(f.resting) > 0:
-		return f.resting, f.cold
+		return f.resting, f.unloaded
 	}
-	return f.other, append(f.cold, f.strange...)
+	return f.other, append(f.unloaded, f.strange...)
 }
 
 // search looks at all instances that serve the request's model. What it found is good
 // until the next search.
 func (m *Manager) search(w *waiter, now time.Time) found {
-	r := m.roster(w.policy, w.Model)
-	w.room = r.room(w.size(), Tokens(math.Ceil(m.models[r.model].promptOf(w))))
+	r := m.rosterFor(w)
 	f := found{able: m.scratch.able[:0]}
 	for _, i := range r.instances {
 		switch w.fit(i, now) {
@@ -41,8 +39,8 @@ func (m *Manager) search(w *waiter, now time.Time) found {
 			f.resting = append(f.resting, candidate{instance: i})
 		case fitSecond:
 			f.other = append(f.other, candidate{instance: i})
-		case fitCold:
-			f.cold = append(f.cold, i)
+		case fitUnloaded:
+			f.unloaded = append(f.unloaded, i)
 		case fitStrange:
 			f.strange = append(f.strange, i)
 		}
@@ -55,11 +53,11 @@ func (m *Manager) search(w *waiter, now time.Time) found {
 type fit uint8
 
 const (
-	fitNow     fit = iota
-	fitResting     // but its node fails more than others
-	fitSecond      // where none else can: to repeat the answer, begin it anew, or go on with another build
-	fitCold        // a request loads it
-	fitStrange     // likewise, and second choice
+	fitNow      fit = iota
+	fitResting      // but its node fails more than others
+	fitSecond       // where none else can: to repeat the answer, begin it anew, or go on with another build
+	fitUnloaded     // a request loads it
+	fitStrange      // likewise, and second choice
 
 	fitNarrow // the request is too long for it
 	fitUnlike // it cannot go on with the answer
@@ -91,9 +89,9 @@ func (w *waiter) fit(i *instance, now time.Time) fit {
 		return fitDown
 	case i.evicted: // it goes
 		return fitAway
-	case n.cold(i) && !w.Loaded && like:
-		return fitCold
-	case n.cold(i) && !w.Loaded:
+	case n.wouldLoad(i) && !w.Loaded && like:
+		return fitUnloaded
+	case n.wouldLoad(i) && !w.Loaded:
 		return fitStrange
 	case i.State == StateLoading:
 		return fitAway
@@ -149,7 +147,7 @@ func (m *Manager) nobody(w *waiter, now time.Time) error {
 			if f := w.failedOn(i.node); f != nil {
 				widest = max(widest, f.max)
 			}
-		case fitAway, fitCold, fitStrange:
+		case fitAway, fitUnloaded, fitStrange:
 			h.in(i.node, true)
 		case fitDown:
 			h.in(i.node, now.Sub(i.node.down.since) < w.policy.Wait)

@@ -30,7 +30,7 @@ type Session struct {
 	spoke     atomic.Bool  // something came of this attempt
 
 	exact  Tokens    // length of the prompt, as a server counted it; 0: none was asked
-	failed []failure // of the goroutine that runs it
+	failed []failure // added by the goroutine that runs it, with the gate held
 	home   string    // fingerprint that the answer began with, where another went on with it
 
 	// Guarded by the manager's mutex.
@@ -121,7 +121,8 @@ func (s *Session) once(ctx context.Context, w task) error {
 	return err
 }
 
-// waiter is the rest of the request, as it looks for a lane.
+// waiter is the rest of the request, as it looks for a lane. It is called by the
+// goroutine that runs the session, or with the gate held.
 func (s *Session) waiter(needs Needs) *waiter {
 	needs.Prompt = cmp.Or(needs.Prompt, s.exact)
 	w := &waiter{Request: s.request, needs: needs, policy: s.policy, failed: slices.Clone(s.failed)}

@@ -74,7 +74,9 @@ func (t *trial) weigh(err error, needs *Needs) error {
 	default:
 		return err
 	}
+	s.gate <- struct{}{}
 	s.failed = append(s.failed, f)
+	<-s.gate
 	return nil
 }
 

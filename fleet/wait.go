@@ -45,9 +45,8 @@ func (m *Manager) regroup() {
 	}
 	all := make([]*waiter, 0, m.queue.len)
 	m.queue.each(func(w *waiter) { all = append(all, w) })
-	now := time.Now()
 	for _, w := range all {
-		m.search(w, now)
+		m.rosterFor(w)
 		m.queue.move(w)
 	}
 }

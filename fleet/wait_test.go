@@ -127,10 +127,7 @@ func (l *lineUp) wait(name string, r Request) {
 
 func TestWaitingRequestsGoByClassThenByTenant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := serving("m", 1)
-		step := make(chan struct{})
-		x.run = blocking(step)
-		m, a := fleetOf(t, nil, x)
+		m, a, _, step := holding(t, 1, nil)
 		l := &lineUp{t: t, m: m, a: a}
 		l.wait("runs", Request{})
 		l.wait("a1", Request{Class: 5, Tenant: "a", Prompt: 100})
@@ -160,10 +157,7 @@ func TestWaitingRequestsGoByClassThenByTenant(t *testing.T) {
 // What is cached need not be read, and is not paid for.
 func TestTenantPaysForWhatHasToBeReadOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := serving("m", 1)
-		step := make(chan struct{})
-		x.run = blocking(step)
-		m, a := fleetOf(t, nil, x)
+		m, a, _, step := holding(t, 1, nil)
 		l := &lineUp{t: t, m: m, a: a}
 		known := somePrompt(1, 40)
 		l.wait("runs", Request{Blocks: known, Prompt: 4000})
@@ -187,10 +181,7 @@ func TestTenantPaysForWhatHasToBeReadOnly(t *testing.T) {
 func TestQueueIsBoundedInBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refused refusals
-		x := serving("m", 1)
-		end := make(chan struct{})
-		x.run = blocking(end)
-		m, a := fleetOf(t, func(p *Policy) { p.WaitingBytes, p.Observer = 1000, &refused }, x)
+		m, a, _, end := holding(t, 1, func(p *Policy) { p.WaitingBytes, p.Observer = 1000, &refused })
 		l := &lineUp{t: t, m: m, a: a}
 		l.wait("runs", Request{Bytes: 1 << 30}) // what runs does not wait
 		l.wait("waits", Request{Bytes: 600})
@@ -353,10 +344,7 @@ func TestBoundRequestWaitsForItsInstance(t *testing.T) {
 // A request that placement holds for any lane is asked about again when it said.
 func TestHeldRequestIsAskedAboutAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := serving("m", 1)
-		end := make(chan struct{})
-		x.run = blocking(end)
-		m, a := fleetOf(t, nil, x)
+		m, a, _, end := holding(t, 1, nil)
 		began := time.Now()
 		var asked []time.Duration
 		a.placer = placing(func(w *waiter) *instance {
@@ -430,10 +418,7 @@ func TestGrownContextTakesThoseThatFitIt(t *testing.T) {
 
 func TestTenThousandThatLeaveAtOnceLeaveNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := serving("m", 4)
-		end := make(chan struct{})
-		x.run = blocking(end)
-		m, a := fleetOf(t, func(p *Policy) { p.Waiting = 20000 }, x)
+		m, a, _, end := holding(t, 4, func(p *Policy) { p.Waiting = 20000 })
 		ctx, leave := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		for n := range 10000 {
