@@ -76,7 +76,7 @@ func clipName(name []byte) []byte {
 		}
 		name = name[:n]
 	}
-	if utf8.Valid(name) && bytes.IndexFunc(name, unicode.IsControl) < 0 {
+	if isPlain(name) || utf8.Valid(name) && bytes.IndexFunc(name, unicode.IsControl) < 0 {
 		return name
 	}
 	return bytes.Map(func(c rune) rune {
@@ -85,4 +85,14 @@ func clipName(name []byte) []byte {
 		}
 		return c
 	}, bytes.ToValidUTF8(name, []byte("\ufffd")))
+}
+
+// isPlain reports whether a name is of printed ASCII, as nearly all are.
+func isPlain(name []byte) bool {
+	for _, c := range name {
+		if c < ' ' || c > '~' {
+			return false
+		}
+	}
+	return true
 }

@@ -226,8 +226,8 @@ func (r *Reader) recordLine(p *process) {
 // freeLine reads what builds of 2023 say. ok is false when it is none of it.
 func (r *Reader) freeLine(p *process, b []byte, w wrapping) (known, ok bool) {
 	e := r.slotEvent(p, -1, noTask)
-	switch {
-	case e.readFreeText(b):
+	switch c := b[0]; {
+	case (c == 's' || c == '-') && e.readFreeText(b):
 		if !r.believe(p, w, true) || e.Slot >= p.reach() {
 			return false, true
 		}
@@ -235,14 +235,14 @@ func (r *Reader) freeLine(p *process, b []byte, w wrapping) (known, ok bool) {
 		r.grow(p, e.Slot)
 		p.settle(e)
 		r.tell(e)
-	case e.readFreeTiming(b):
+	case c == 'p' && e.readFreeTiming(b):
 		if slot, ok := p.only(); ok && e.Kind != KindFrame && r.believe(p, w, true) {
 			e.Slot, e.Task = slot, p.slots[slot].task
 			r.tell(e)
 		}
 	case string(b) == "Available slots:", string(b) == "system prompt updated", string(b) == "updating system prompt":
-	case hasPrefix(b, "all slots are idle"),
-		isFreeEnd(b), hasPrefix(b, "llama server listening at "), hasPrefix(b, "task "):
+	case c == 'a' && hasPrefix(b, "all slots are idle"), (c == 'l' || c == 'u') && isFreeEnd(b),
+		c == 'l' && hasPrefix(b, "llama server listening at "), c == 't' && hasPrefix(b, "task "):
 		if !r.believe(p, w, true) {
 			return false, true
 		}

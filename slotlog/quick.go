@@ -23,54 +23,75 @@ const longWay = math.MaxInt
 
 // quick reads the lines that text begins with, as long as they can go the short way, and
 // returns how many bytes they take.
-func (r *Reader) quick(text []byte) int {
-	r.text, r.at = text, 0
-	ok := true
-	for ok && len(text)-r.at >= r.ahead {
-		line := (*lineWindow)(text[r.at:])
+func (r *Reader) quick(text []byte) (at int) {
+	r.text = text
+	for at <= len(text)-r.ahead {
+		line := (*lineWindow)(text[at : at+ahead : at+ahead])
 		p, i := r.cur, 0
 		if line[0] == '[' {
 			if p == nil || p.printed != line.at(0) {
 				if p = r.marked(line); p == nil {
-					break
+					return at
 				}
 			}
 			i = 8
 		} else if p == nil || p.mark != 0 {
 			if p = r.memo[0]; p == nil || p.mark != 0 {
-				break
+				return at
 			}
 		}
 		c, d := line.clock(i), &p.dial
+		next := 0
 		if d.width == 0 || (c.at(0)^d.minutes)&d.mask != 0 {
 			if !isDigit(c[0]) {
-				ok = r.quickBare(p, c, r.at+i)
+				if next = r.quickBare(p, c, at+i); next == 0 {
+					return at
+				}
+				at = next
 				continue
 			} else if d = &r.dial; !p.wind(d, line[i:]) {
-				break
+				return at
 			}
 		}
 		if !d.goesOn(c) {
-			break
+			return at
 		}
-		f := c.frame(d.width + 14)
-		i += r.at + d.width + 14
-		if w := f.at(0); w<<24 == frameSlot {
-			ok = r.quickSlot(p, d, f, i, shapeClock)
-		} else if isService(uint32(w)) {
-			ok = r.quickService(p, d, f, i, shapeClock)
-		} else {
-			ok = r.quickClocked(p, d, f, i)
+		if next = r.quickClocked(p, d, c.frame(d.width+14), at+i+d.width+14); next == 0 {
+			return at
 		}
+		at = next
 	}
-	return r.at
+	return at
 }
 
-// The functions below read a line whose words begin at r.text[at], and go on behind it.
-// Where they report false they did nothing.
+// The functions below read a line whose words begin at r.text[at], and return where the
+// next one begins; 0: nothing was done.
+
+// quickClocked reads the words of a line with a clock.
+func (r *Reader) quickClocked(p *process, d *dial, f *frameWindow, at int) (next int) {
+	w := f.at(0)
+	if w<<24 == frameSlot {
+		return r.quickSlot(p, d, f, at, shapeClock)
+	}
+	if !isService(uint32(w)) {
+		if f[0] < ' ' || f[0] == 'm' || p.mark != 0 && f[0] == 'c' {
+			return 0 // a function of the server, perhaps, or a child's word to its router
+		}
+	} else if !f.isService() {
+		return 0
+	} else if at += serviceWidth; serviceWords.have(f.at(serviceWidth)) {
+		return r.quickService(p, d, at, shapeClock)
+	}
+	if next = r.quickNext(at); next == 0 || p.shape != shapeClock {
+		return 0
+	}
+	p.header.open = false
+	r.accept(p, d)
+	return next
+}
 
 // quickBare reads a line without a clock.
-func (r *Reader) quickBare(p *process, c *clockWindow, at int) bool {
+func (r *Reader) quickBare(p *process, c *clockWindow, at int) (next int) {
 	f, shape := c.frame(0), shapeBare
 	if c[1] == ' ' && isLevel(c[0]) {
 		f, shape = c.frame(2), shapeLevel
@@ -79,13 +100,23 @@ func (r *Reader) quickBare(p *process, c *clockWindow, at int) bool {
 	if w := f.at(0); w<<24 == frameSlot {
 		return r.quickSlot(p, nil, f, at, shape)
 	} else if uint32(w) == serviceSrv {
-		return r.quickService(p, nil, f, at, shape)
+		if f.isService() {
+			return r.quickService(p, nil, at+serviceWidth, shape)
+		}
+		return 0
 	} else if shape != shapeBare {
-		return false
+		return 0
 	} else if p.header.open {
 		return r.quickBlock(p, at)
+	} else if p.mark != 0 {
+		return 0
 	}
-	return p.mark == 0 && r.quickLibrary(p, f)
+	return r.quickLibrary(p, f, at)
+}
+
+// isService reports whether `%s %12.*s: ` stands here, its letters being known.
+func (f *frameWindow) isService() bool {
+	return f[17] == ':' && f[18] == ' ' && lettersOf(f.at(4))&lettersOf(f.at(9)) == allLetters
 }
 
 // accept is believe for a line in the shape that its process has shown, whose clock goes on
@@ -113,92 +144,83 @@ func (r *Reader) acceptNew(p *process, d *dial) {
 
 // doubt is believe for a line in a lesser shape than its process has shown. It reports
 // false, and does nothing, when there were so many that it has to be believed.
-func (r *Reader) doubt(p *process, shape shape, next int) bool {
-	if next == 0 || shape > p.shape || p.bare+1 >= bareLimit {
+func (r *Reader) doubt(p *process, shape shape) bool {
+	if shape > p.shape || p.bare+1 >= bareLimit {
 		return false
 	}
 	p.bare++
-	r.pass(p, next)
+	r.pass(p)
 	r.unknown()
 	return true
 }
 
 // pass takes a line that nothing depends on.
-func (r *Reader) pass(p *process, next int) {
-	r.at = next
+func (r *Reader) pass(p *process) {
 	r.stats.Lines++
 	if p != r.cur {
 		p.heard, r.cur = r.stats.Lines, p
 	}
 }
 
-// quickEnd finds the end of the line in hand at or after from: its text ends before end,
-// and the next line begins at next. next is 0 when the line needs a closer look.
-func (r *Reader) quickEnd(from int) (end, next int) {
+// quickNext finds where the line ends that goes on at r.text[from], and returns where the
+// next one begins; 0: the line needs a closer look.
+func (r *Reader) quickNext(from int) (next int) {
 	n := bytes.IndexByte(r.text[from:], '\n')
-	if end = from + n; n <= 0 || end-r.at > r.maxLine {
-		return 0, 0
+	if n <= 0 || n > r.longest || r.text[from+n-1] < ' ' {
+		return r.quickReturn(from, n)
 	}
-	if c := r.text[end-1]; c > '\r' {
-		return end, end + 1
-	} else if c == '\r' && n > 1 && r.text[end-2] > '\r' {
-		return end - 1, end + 1
-	}
-	return 0, 0
+	return from + n + 1
 }
 
-// quickService reads a line of the server itself: `srv  %12.*s: ` and its sisters.
-func (r *Reader) quickService(p *process, d *dial, f *frameWindow, at int, shape shape) bool {
-	if f[17] != ':' || f[18] != ' ' || lettersOf(f.at(4))&lettersOf(f.at(9)) != allLetters {
-		return false
+// quickReturn is quickNext for a line that ends in a carriage return.
+func (r *Reader) quickReturn(from, n int) (next int) {
+	if n > 1 && n <= r.longest && r.text[from+n-1] == '\r' && r.text[from+n-2] > '\r' {
+		return from + n + 1
 	}
-	at += serviceWidth
-	end, next := r.quickEnd(at)
+	return 0
+}
+
+// upTo is the text of a line from there up to the next one.
+func (r *Reader) upTo(from, next int) []byte {
+	if end := next - 1; r.text[end-1] == '\r' {
+		return r.text[from : end-1]
+	}
+	return r.text[from : next-1]
+}
+
+// quickService reads what the server itself says, which begins at r.text[at].
+func (r *Reader) quickService(p *process, d *dial, at int, shape shape) (next int) {
+	if next = r.quickNext(at); next == 0 {
+		return 0
+	}
 	if shape != p.shape {
-		return r.doubt(p, shape, next)
-	} else if next == 0 {
-		return false
+		if r.doubt(p, shape) {
+			return next
+		}
+		return 0
 	}
-	r.at = next
 	r.accept(p, d)
-	p.header.open = false
-	if serviceWords.have(f.at(serviceWidth)) {
-		r.serviceLine(p, r.text[at:end])
+	if p.header.open = false; serviceWords.have(eight(r.text, at)) {
+		r.serviceLine(p, r.upTo(at, next))
 	}
-	return true
-}
-
-// quickClocked reads a prefixed line of no frame: that of a library under the server.
-func (r *Reader) quickClocked(p *process, d *dial, f *frameWindow, at int) bool {
-	if p.shape != shapeClock || f[0] < ' ' || f[0] == 'm' || p.mark != 0 && f[0] == 'c' {
-		return false // a function of the server, perhaps, or a child's word to its router
-	}
-	_, next := r.quickEnd(at)
-	if next == 0 {
-		return false
-	}
-	r.at = next
-	r.accept(p, d)
-	p.header.open = false
-	return true
+	return next
 }
 
 // quickBlock reads a line of a timing block.
-func (r *Reader) quickBlock(p *process, at int) bool {
-	end, next := r.quickEnd(at)
-	if next == 0 || p.shape != shapeBare {
-		return false
+func (r *Reader) quickBlock(p *process, at int) (next int) {
+	if next = r.quickNext(at); next == 0 || p.shape != shapeBare {
+		return 0
 	}
-	line := r.text[at:end]
+	line := r.upTo(at, next)
 	if e := r.blockEvent(p, line); e != nil {
-		r.pass(p, next)
+		r.pass(p)
 		r.tellBlock(p, e)
-		return true
+		return next
 	} else if hasPrefix(line[skipBlanks(line, 0):], "total time = ") {
-		r.pass(p, next)
-		return true
+		r.pass(p)
+		return next
 	}
-	return false
+	return 0
 }
 
 // marked finds the process that a router's mark names, if it is known.
@@ -230,29 +252,30 @@ func libraryOf(f *frameWindow, n int) library {
 }
 
 // quickLibrary reads a line of a library under the server that has no prefix.
-func (r *Reader) quickLibrary(p *process, f *frameWindow) bool {
+func (r *Reader) quickLibrary(p *process, f *frameWindow, at int) (next int) {
 	n := r.library.n
 	if n == 0 || r.library != libraryOf(f, n) {
-		if n = libraryName(f[:]); n < 8 || n > 24 || !isLibrary(f[:]) {
-			return false
+		if n = libraryName(f[:64]); n == 0 || !isLibrary(f[:]) {
+			return 0
 		}
-		r.library = libraryOf(f, n)
+		if r.library = (library{}); n >= 8 && n <= 24 {
+			r.library = libraryOf(f, n)
+		}
 	}
-	for n < 64 && f[n] == ' ' {
+	for n < 100 && f[n] == ' ' {
 		n++
 	}
 	if f[n] < ' ' || f[n] == '|' { // else a collector's column, perhaps
-		return false
+		return 0
 	}
-	_, next := r.quickEnd(r.at + n)
-	if next == 0 {
-		return false
+	if next = r.quickNext(at + n); next == 0 {
+		return 0
 	}
-	r.pass(p, next)
+	r.pass(p)
 	if p.shape != shapeBare {
 		r.unknown()
 	}
-	return true
+	return next
 }
 
 // isLibrary reports whether a name is that of a library: some functions of the server

@@ -38,8 +38,8 @@ type Reader struct {
 	part     []byte // a line whose end was not fed yet
 	skipping bool   // the rest of the line in part is too long, or unwanted
 
-	text []byte // of the lines that go the short way
-	at   int    // where the one in hand begins there
+	text    []byte // of the lines that go the short way
+	longest int    // of one from its words on
 
 	emit  func(Event) // of the Feed that runs
 	to    *Tracker    // of the FeedTo that runs, else nil
@@ -66,7 +66,7 @@ func NewReader(o SourceOptions) *Reader {
 	if r.maxLine <= 0 {
 		r.maxLine = DefaultMaxLine
 	}
-	if r.maxLine < ahead {
+	if r.longest = r.maxLine - ahead; r.longest < 0 {
 		r.ahead = longWay
 	}
 	r.era.init(o.Port)
@@ -100,6 +100,7 @@ func (r *Reader) feed(chunk []byte, at time.Time) {
 	} else {
 		r.coding.decode(chunk, r.split)
 	}
+	r.text = nil
 }
 
 // split cuts text into lines.
