@@ -254,7 +254,7 @@ func (j *Job) wholeVerbose() []byte {
 	n.read(&scanner{b: c.data})
 	r.edits.replace(n.content.val, appendString(nil, text))
 	if n.settings.ok() && c.data[n.settings.val.from] == '{' {
-		j.wholeSettings(n.settings.val)
+		j.ownSettings(n.settings.val)
 	}
 	return ch.appendProbs(r.edits.apply(nil, c.data))
 }
