@@ -283,7 +283,15 @@ func (t *textReply) openaiBody(results []result) {
 		})
 	}
 	g := results[0].g
-	body := t.choice("", 0, nil, field{"usage", g.usage()}, field{"id", t.id}, field{"timings", g.timings().object(g.can)})
+	more := []field{{"usage", g.usage()}, {"id", t.id}}
+	if t.q.verbose {
+		ids := []int32{}
+		if t.q.returnTokens {
+			ids = results[0].ids
+		}
+		more = append(more, field{"__verbose", g.native(t.in, results[0].j, results[0].text, ids)})
+	}
+	body := t.choice("", 0, nil, append(more, field{"timings", g.timings().object(g.can)})...)
 	body[0].value = choices
 	writeJSON(t.rp.w, http.StatusOK, body)
 }

@@ -156,25 +156,26 @@ func (d *callDelta) object() fieldList {
 	}
 }
 
-// finish ends a choice; timings sit on the last chunk, which is the usage chunk if
-// one was asked for. The oldest servers put usage here, asked for or not.
+// finish ends a choice; what verbose tells sits on its first chunk, timings on the last,
+// which is the usage chunk if one was asked for. The oldest servers put usage here, asked
+// for or not.
 func (c openAI) finish(g *gen, a *answer) error {
 	choice := choiceOf(g.index, g.finishReason(len(a.calls) > 0), nil)
-	tail := []field{{"timings", g.timings().object(g.can)}}
+	var verbose []field
 	if c.j.q.verbose {
-		tail = append([]field{{"__verbose", g.native(c.in, c.j, "", nil)}}, tail...)
+		verbose = []field{{"__verbose", g.native(c.in, c.j, "", nil)}}
 	}
-	usage := append([]field{{"usage", g.usage()}}, tail...)
+	timings := field{"timings", g.timings().object(g.can)}
 	switch {
 	case c.in.can.usageInFinish:
-		return c.chunk(choice, usage...)
+		return c.chunk(choice, append(verbose, field{"usage", g.usage()}, timings)...)
 	case !c.j.q.includeUsage:
-		return c.chunk(choice, tail...)
+		return c.chunk(choice, append(verbose, timings)...)
 	}
-	if err := c.chunk(choice); err != nil {
+	if err := c.chunk(choice, verbose...); err != nil {
 		return err
 	}
-	return c.chunk([]fieldList{}, usage...)
+	return c.chunk([]fieldList{}, field{"usage", g.usage()}, timings)
 }
 
 func (c openAI) end() error { return c.rp.done() }

@@ -131,6 +131,33 @@ func TestEveryAPICallsTools(t *testing.T) {
 	}
 }
 
+// TestVerboseStandsWhereTheServerPutsIt: on the first chunk of the end of a stream, in
+// whole answers of all OpenAI routes.
+func TestVerboseStandsWhereTheServerPutsIt(t *testing.T) {
+	s := start(t, Options{})
+	ask := func(path string, body dict) string {
+		body["verbose"], body["max_tokens"] = true, 2
+		b, err := io.ReadAll(post(t.Context(), t, s.URL()+path, js(t, body)).Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	const chat = "/v1/chat/completions"
+	user := []dict{{"role": "user", "content": "hi"}}
+	for line := range strings.Lines(ask(chat, dict{"messages": user, "stream": true, "stream_options": dict{"include_usage": true}})) {
+		finish, verbose := strings.Contains(line, `"finish_reason":"length"`), strings.Contains(line, `"__verbose"`)
+		if finish != verbose {
+			t.Errorf("verbose: %t in %s", verbose, line)
+		}
+	}
+	for path, body := range map[string]dict{chat: {"messages": user}, "/v1/completions": {"prompt": "hi"}} {
+		if got := ask(path, body); !strings.Contains(got, `"__verbose"`) {
+			t.Errorf("%s: got %s without what verbose tells", path, got)
+		}
+	}
+}
+
 // TestConversationsReadAlike puts the same history into the form of each API: the
 // prompts have the same number of tokens, hence the same text.
 func TestConversationsReadAlike(t *testing.T) {

@@ -30,7 +30,11 @@ func (j *Job) emit(c *chunk, last bool) {
 		return
 	}
 	j.own(c)
-	if c.verbose.ok() && !j.verbose {
+	switch {
+	case !c.verbose.ok():
+	case j.verbose:
+		j.fitVerbose(c)
+	default:
 		r.edits.remove(c.verbose)
 	}
 	if c.progress.ok() && !j.progress {

@@ -196,7 +196,7 @@ func (j *Job) appendNative(b []byte, ch *choice) []byte {
 	if n.tokens.ok() && j.doc.isTrue(fieldReturnTokens) {
 		r.edits.replace(n.tokens.val, append(append([]byte{'['}, ch.tokens...), ']'))
 	}
-	j.wholeSettings(n.settings.val)
+	j.ownSettings(n.settings.val)
 	at := len(b)
 	b = ch.appendProbs(r.edits.apply(b, c.data))
 	if j.doc.given(fieldResponseFields) {
@@ -214,11 +214,22 @@ func (ch *choice) appendProbs(b []byte) []byte {
 	return append(append(b, ch.logprobs...), "]}"...)
 }
 
-// wholeSettings corrects the settings, which tell of our own request.
-func (j *Job) wholeSettings(at span) {
+// fitVerbose corrects the settings in what verbose tells.
+func (j *Job) fitVerbose(c *chunk) {
+	at := c.verbose.val
+	if c.data[at.from] != '{' {
+		return
+	}
+	var n nativePart
+	n.read(&scanner{b: c.data[:at.to], i: at.from})
+	j.ownSettings(n.settings.val)
+}
+
+// ownSettings corrects the settings, which tell of our own request.
+func (j *Job) ownSettings(at span) {
 	r := &j.relay
 	for name, v := range members(r.chunk.data, at) {
-		if key := string(name); key == "stream" || key == "timings_per_token" && !j.timings {
+		if key := string(name); key == "stream" && !j.streams || key == "timings_per_token" && !j.timings {
 			r.edits.replace(v, no)
 		}
 	}
@@ -242,9 +253,9 @@ func (j *Job) appendDerived(b, text, tokens []byte) []byte {
 }
 
 // chosenFields keeps what response_fields names, as the server would: a path is a
-// chain of keys with slashes, and the key of what it leads to.
+// chain of keys with slashes, and the key of what it leads to. An empty list names all.
 func (j *Job) chosenFields(answer []byte) []byte {
-	b := []byte{'{'}
+	b, named := []byte{'{'}, false
 	s := scanner{b: j.doc.value(fieldResponseFields)}
 	if s.peek() != '[' {
 		return answer
@@ -254,6 +265,7 @@ func (j *Job) chosenFields(answer []byte) []byte {
 		if !v.ok() || s.b[v.from] != '"' {
 			continue
 		}
+		named = true
 		path := appendText(nil, inside(v).of(s.b))
 		val := follow(answer, path)
 		if len(val) == 0 {
@@ -263,6 +275,9 @@ func (j *Job) chosenFields(answer []byte) []byte {
 			b = append(b, ',')
 		}
 		b = append(append(appendString(b, path), ':'), val...)
+	}
+	if !named {
+		return answer
 	}
 	return append(b, '}')
 }

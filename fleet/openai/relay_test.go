@@ -43,6 +43,21 @@ func TestWhatTheClientDidNotAskForIsCut(t *testing.T) {
 	}
 }
 
+// With verbose the server repeats the request, in which we asked for more.
+func TestVerboseTellsTheClientsOwnSettings(t *testing.T) {
+	const told = `,"__verbose":{"content":"","generation_settings":{"stream":true,"timings_per_token":%t,"n_predict":9}}}`
+	finish := strings.TrimSuffix(finishChunk("length"), "}")
+	for asked, want := range map[string]bool{"": false, `,"timings_per_token":true`: true} {
+		j := mustParse(t, chatPath, stream(`,"max_tokens":9,"verbose":true`+asked), Options{})
+		request(t, j, nodeA)
+		feed(t, j, []string{delta(role), content("a")})
+		got := feed(t, j, []string{finish + fmt.Sprintf(told, true)})
+		if want := "data: " + finish + fmt.Sprintf(told, want) + "\n\n"; got != want {
+			t.Errorf("asked %q: got %s, want %s", asked, got, want)
+		}
+	}
+}
+
 func TestStaleTimingsOfProgressAreIgnored(t *testing.T) {
 	j := mustParse(t, chatPath, stream(`,"max_tokens":9`), Options{})
 	request(t, j, nodeA)

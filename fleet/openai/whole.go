@@ -250,7 +250,7 @@ func (j *Job) wholeVerbose() []byte {
 	var n nativePart
 	n.read(&scanner{b: c.data})
 	r.edits.replace(n.content.val, appendString(nil, text))
-	j.wholeSettings(n.settings.val)
+	j.ownSettings(n.settings.val)
 	return ch.appendProbs(r.edits.apply(nil, c.data))
 }
 

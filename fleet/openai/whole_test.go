@@ -295,6 +295,23 @@ func TestBrokenChunkLeavesNothingInAWholeAnswer(t *testing.T) {
 	}
 }
 
+func TestResponseFieldsChooseWhatANativeAnswerHas(t *testing.T) {
+	const last = `{"index":0,"content":"","tokens":[],"stop":true,"timings":{"predicted_n":2}}`
+	for fields, want := range map[string]string{
+		`["content","timings/predicted_n"]`: `{"content":"ab","timings/predicted_n":2}`,
+		`[""]`:                              `{}`,
+		`["nothing"]`:                       `{}`,
+		`[]`:                                `{"index":0,"content":"ab","tokens":[],"stop":true,"timings":{"predicted_n":2}}`,
+	} {
+		j := mustParse(t, "/completion", `{"prompt":"P","response_fields":`+fields+`}`, Options{})
+		request(t, j, nodeA)
+		feed(t, j, []string{`{"index":0,"content":"a","tokens":[1],"stop":false}`, `{"index":0,"content":"b","tokens":[2],"stop":false}`, last})
+		if got := string(j.End(nil)); got != want {
+			t.Errorf("%s: got %s, want %s", fields, got, want)
+		}
+	}
+}
+
 func TestWholeAnswerKeepsLogprobs(t *testing.T) {
 	e := capture(t, "chat-logprobs")
 	j := mustParse(t, e.Request.Path, strings.Replace(e.Request.Body, `,"stream":true`, "", 1), Options{})

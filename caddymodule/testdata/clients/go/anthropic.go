@@ -2,28 +2,30 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 
-	"github.com/anthropics/anthropic-sdk-go/v2"
-	"github.com/anthropics/anthropic-sdk-go/v2/option"
+	"github.com/anthropics/anthropic-sdk-go"
+	"github.com/anthropics/anthropic-sdk-go/option"
 )
 
 type anthropicLibrary struct{ url string }
 
 func (l anthropicLibrary) answer(ctx context.Context, t task) (string, error) {
 	client := anthropic.NewClient(option.WithBaseURL(l.url), option.WithAPIKey(t.Secret))
+	model := anthropic.Model(t.Model)
 	messages := []anthropic.MessageParam{anthropic.NewUserMessage(anthropic.NewTextBlock(t.Prompt))}
 	if t.Task == "count" {
-		c, err := client.Messages.CountTokens(ctx, anthropic.MessageCountTokensParams{Model: t.Model, Messages: messages})
+		c, err := client.Messages.CountTokens(ctx, anthropic.MessageCountTokensParams{Model: model, Messages: messages})
 		if err != nil {
 			return "", err
 		}
 		return fmt.Sprintf("%d|", c.InputTokens), nil
 	}
-	ask := anthropic.MessageNewParams{Model: t.Model, Messages: messages, MaxTokens: t.Tokens}
-	more := []option.RequestOption{option.WithJSONSet("temperature", 0)} // only older versions have a field for it
+	ask := anthropic.MessageNewParams{Model: model, Messages: messages, MaxTokens: t.Tokens, Temperature: anthropic.Float(0)}
+	var more []option.RequestOption
 	if t.Tools {
 		schema := anthropic.ToolInputSchemaParam{Properties: t.Schema["properties"], ExtraFields: map[string]any{"required": t.Schema["required"]}}
 		ask.Tools = []anthropic.ToolUnionParam{{OfTool: &anthropic.ToolParam{Name: "get_weather", InputSchema: schema}}}
@@ -66,7 +68,10 @@ func (l anthropicLibrary) answer(ctx context.Context, t task) (string, error) {
 func (anthropicLibrary) failure(err error) string {
 	var refused *anthropic.Error
 	if errors.As(err, &refused) {
-		return fmt.Sprintf("%d %s", refused.StatusCode, refused.Type())
+		var said struct{ Error struct{ Type string } }
+		if json.Unmarshal([]byte(refused.RawJSON()), &said) == nil {
+			return fmt.Sprintf("%d %s", refused.StatusCode, said.Error.Type)
+		}
 	}
 	return err.Error()
 }

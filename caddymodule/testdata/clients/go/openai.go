@@ -9,7 +9,6 @@ import (
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
-	"github.com/openai/openai-go/v3/packages/ssestream"
 	"github.com/openai/openai-go/v3/responses"
 	"github.com/openai/openai-go/v3/shared"
 )
@@ -36,11 +35,11 @@ func (openaiLibrary) failure(err error) string {
 	if errors.As(err, &refused) {
 		return fmt.Sprintf("%d %s", refused.StatusCode, refused.Code)
 	}
-	var broken *ssestream.StreamError
-	if errors.As(err, &broken) {
-		var said struct{ Error struct{ Code string } }
-		if json.Unmarshal(broken.Event.Data, &said) == nil {
-			return said.Error.Code
+	// The error in a stream is text to this library.
+	if _, object, ok := strings.Cut(err.Error(), "received error while streaming: "); ok {
+		var said struct{ Code string }
+		if json.Unmarshal([]byte(object), &said) == nil {
+			return said.Code
 		}
 	}
 	return err.Error()
