@@ -60,6 +60,25 @@ func ownCertificate(t *testing.T) (cert, key string, pool *x509.CertPool) {
 	return cert, key, pool
 }
 
+// eachHTTP makes clients that speak one version of HTTP each.
+func eachHTTP(t *testing.T, roots *x509.CertPool) (h1, h2, h3 http.RoundTripper) {
+	t.Helper()
+	conf := &tls.Config{RootCAs: roots}
+	one := &http.Transport{TLSClientConfig: conf.Clone(), Protocols: new(http.Protocols)}
+	one.Protocols.SetHTTP1(true)
+	two := &http.Transport{TLSClientConfig: conf.Clone(), Protocols: new(http.Protocols)}
+	two.Protocols.SetHTTP2(true)
+	three := &http3.Transport{TLSClientConfig: conf.Clone()}
+	t.Cleanup(func() {
+		one.CloseIdleConnections()
+		two.CloseIdleConnections()
+		if err := three.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return one, two, three
+}
+
 // packing has the client pack what it sends.
 type packing struct {
 	encoding string
@@ -110,19 +129,7 @@ func TestEveryPathOverEachProtocol(t *testing.T) {
 		t.Fatal(err)
 	}
 	plain := e.Client.Transport
-	conf := &tls.Config{RootCAs: pool}
-	h1 := &http.Transport{TLSClientConfig: conf.Clone(), Protocols: new(http.Protocols)}
-	h1.Protocols.SetHTTP1(true)
-	h2 := &http.Transport{TLSClientConfig: conf.Clone(), Protocols: new(http.Protocols)}
-	h2.Protocols.SetHTTP2(true)
-	h3 := &http3.Transport{TLSClientConfig: conf.Clone()}
-	t.Cleanup(func() {
-		h1.CloseIdleConnections()
-		h2.CloseIdleConnections()
-		if err := h3.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	h1, h2, h3 := eachHTTP(t, pool)
 	for _, p := range []packing{
 		{via: h1, proto: 1, encoding: "gzip", pack: gzipped},
 		{via: h2, proto: 2, encoding: "zstd", pack: zstded},

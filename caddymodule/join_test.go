@@ -11,8 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quic-go/quic-go/http3"
-
 	"github.com/slotfleet/slotfleet/fleet/llamasim"
 	"github.com/slotfleet/slotfleet/linkf"
 	"github.com/slotfleet/slotfleet/linkf/agent"
@@ -127,19 +125,7 @@ func TestLinkOutlivesTheDoorItCameBy(t *testing.T) {
 func TestURLOfFleetJoinSaysWhatItIs(t *testing.T) {
 	at := newJoinSite(t)
 	e := startEdge(t, "fleet {\n\t\ttoken "+linkf.NewToken()+"\n\t}", at.site(""))
-	conf := &tls.Config{RootCAs: at.roots}
-	h1 := &http.Transport{TLSClientConfig: conf.Clone(), Protocols: new(http.Protocols)}
-	h1.Protocols.SetHTTP1(true)
-	h2 := &http.Transport{TLSClientConfig: conf.Clone(), Protocols: new(http.Protocols)}
-	h2.Protocols.SetHTTP2(true)
-	h3 := &http3.Transport{TLSClientConfig: conf.Clone()}
-	t.Cleanup(func() {
-		h1.CloseIdleConnections()
-		h2.CloseIdleConnections()
-		if err := h3.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	h1, h2, h3 := eachHTTP(t, at.roots)
 	for version, via := range map[int]http.RoundTripper{1: h1, 2: h2, 3: h3} {
 		r, err := http.NewRequest(http.MethodGet, at.url, nil)
 		if err != nil {
