@@ -21,15 +21,21 @@ import (
 	"github.com/slotfleet/slotfleet/fleet/llamasim"
 )
 
-// peerVariable has the program of the tests be the node and the clients of a benchmark
-// in a process of its own, so that the CPU of this one is the edge's.
+// peerVariable has the program of the tests be the peers of a benchmark in a process of
+// its own, so that the CPU of this one is the edge's.
 const peerVariable = "SLOTFLEET_BENCH_PEER"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(peerVariable) == "" {
+	var err error
+	switch os.Getenv(peerVariable) {
+	case "":
 		os.Exit(m.Run())
+	case "nodes":
+		err = beNodes(os.Getenv("SLOTFLEET_BENCH_HEAD"), os.Getenv("SLOTFLEET_BENCH_TOKEN"))
+	default:
+		err = bePeer()
 	}
-	if err := bePeer(); err != nil {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -85,11 +91,11 @@ func runClients(edge string, stream bool) (chunks int) {
 	return chunks
 }
 
-// startPeer returns the URLs of its node and of its clients.
-func startPeer(b *testing.B) (node, clients string) {
+// startPeer runs a peer and reads the lines that it says first.
+func startPeer(b *testing.B, said []*string, variables ...string) {
 	b.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), peerVariable+"=1")
+	cmd.Env = append(os.Environ(), variables...)
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -107,20 +113,20 @@ func startPeer(b *testing.B) (node, clients string) {
 		_ = cmd.Wait() // it has said what went wrong
 	})
 	lines := bufio.NewScanner(stdout)
-	for _, to := range []*string{&node, &clients} {
+	for _, to := range said {
 		if !lines.Scan() {
 			b.Fatal("the peer said nothing")
 		}
 		*to = lines.Text()
 	}
-	return node, clients
 }
 
 // BenchmarkStreamedChunk measures the CPU of the edge for each chunk of 100 streams,
 // flushed one by one, in turns with reverse_proxy in the same process. Chunks are
 // counted at the clients.
 func BenchmarkStreamedChunk(b *testing.B) {
-	node, clients := startPeer(b)
+	var node, clients string
+	startPeer(b, []*string{&node, &clients}, peerVariable+"=servers")
 	ways := []string{"proxy", "on", "off"}
 	const site = `
 	handle_path /proxy/* {

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,8 +15,7 @@ import (
 // basecompute/superfluid states or implies for its own manager, in our numbering: O
 // orchestration, K concurrency, L liveness, J joining, H the HTTP surface, Z what its
 // code implies. Connections are multiplexed here and lanes are counts, so there are no
-// connections per lane to pick, fill or replace. Cases of its node process and its link
-// protocol (N, R, W, C, P, X, D, A to V) belong to packages that have tests of their own.
+// connections per lane to pick, fill or replace. The others are in linkAcceptance.
 var acceptance = map[string]string{
 	"O1":  "TestLeastLoadedCountsRecordsAndOpenGenerations",
 	"O2":  "TestAnswerIsHandedOnAndTheLaneGivenBack",
@@ -38,7 +38,7 @@ var acceptance = map[string]string{
 	"O19": "TestRequestsGoWhereTheirModelIs",
 	"O20": "TestTooLongARequestLeavesTheNodeAlone",
 	"K1":  "TestLanesAddUpUnderAnySchedule",
-	"K2":  "-: heads share a node by its own word on its load, and by no protocol of ours yet",
+	"K2":  "TestHeadsShareTheLanesOfANode",
 	"K3":  "-: no connections per lane",
 	"L1":  "TestNothingIsLostOrRepeatedInManyBreaks",
 	"L2":  "-: no connection of ours is idle for its own sake",
@@ -46,12 +46,12 @@ var acceptance = map[string]string{
 	"L4":  "TestGrownRequestGoesOnlyWhereItFits",
 	"L5":  "TestProbeOnDemandFindsWhatChanged",
 	"L6":  "TestOutageTellsTheOperatorWhatToChange",
-	"L7":  "-: the link bounds its own connecting",
+	"L7":  "TestMutePeerThatIsDialledIsGivenUp",
 	"L8":  "TestParkFreesTheLaneAndKeepsWhatWasDelivered",
 	"L9":  "-: no connections per lane",
-	"J1":  "TestNodeThatDialsInIsUsedAndGetsItsPlaceBack",
+	"J1":  "TestNodeThatDialsInIsUsedAndGetsItsPlaceBack, TestNodeThatDialsInIsPlacedLikeAnyOther",
 	"J2":  "-: one multiplexed link a node",
-	"J3":  "-: the link proves who dials before the manager hears of it",
+	"J3":  "TestWrongTokenIsToldOnBothSides",
 	"H9":  "TestClientThatLeavesFreesTheSlotOnTheNode",
 	"Z1":  "TestNodeThatDialsInIsUsedAndGetsItsPlaceBack",
 	"Z2":  "TestLanesAddUpUnderAnySchedule",
@@ -61,7 +61,7 @@ var acceptance = map[string]string{
 	"Z6":  "TestFailedNodeDoesNotGetTheRequestAgain",
 	"Z7":  "TestNoAttemptBeginsAfterTooLong",
 	"Z8":  "TestLightRequestDoesNotWaitForALane",
-	"Z9":  "TestNodeThatDialsInIsUsedAndGetsItsPlaceBack",
+	"Z9":  "TestNodeThatDialsInIsUsedAndGetsItsPlaceBack, TestTakenNameIsRefusedWithTheReason",
 	"Z10": "-: no connections per lane",
 	"Z11": "-: closing the generation's stream is what frees it; nothing is deferred",
 	"Z12": "TestSilentNodeIsAskedWhetherItIsThere, TestProbeOnDemandFindsWhatChanged",
@@ -74,7 +74,7 @@ var acceptance = map[string]string{
 	"Z19": "TestClaimsAddUpUnderAllOperations",
 	"Z20": "TestLinkMayBreakAndComeBack",
 	"Z21": "TestCancelEndsASessionWhereverItIs, TestCancelHoldsForWhatWaitsOrDidNotStart, TestCancelEndsACall",
-	"Z22": "-: leases are the link's",
+	"Z22": "TestLeaseEndsAndIsRenewed",
 }
 
 // Every case names a test that is there.
@@ -94,7 +94,9 @@ func TestAcceptanceCasesAreHeld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for id, held := range acceptance {
+	all := maps.Clone(acceptance)
+	maps.Copy(all, linkAcceptance)
+	for id, held := range all {
 		if why, ok := strings.CutPrefix(held, "-: "); ok {
 			if why == "" {
 				t.Errorf("%s: no reason is given", id)

@@ -32,6 +32,13 @@ func (h *headMachine) pull(now time.Duration, b []byte, most int) []byte {
 	return w.rest(b, began, h.now)
 }
 
+// wants reports whether pull has something to send now, beside a keepalive that became
+// due: most of what comes needs no answer.
+func (h *headMachine) wants() bool {
+	w := h.wire
+	return w != nil && !w.closed && (!h.listed || len(h.dirty)+len(h.asking) > 0 || w.wants())
+}
+
 // list writes all that the head wants of the node. What the node has besides, it drops.
 func (h *headMachine) list(b []byte) []byte {
 	h.listed = true

@@ -241,11 +241,11 @@ func (l *Link) Close(reason string) error {
 	return nil
 }
 
-// stir does what the machine wants done, and has the connection look at it. Called
-// under the mutex after everything that the machine was told.
+// stir does what the machine wants done, and has the connection send what is to be
+// sent. Called under the mutex after everything that the machine was told.
 func (l *Link) stir() {
 	l.act()
-	if l.conn != nil {
+	if l.conn != nil && l.m.wants() {
 		wakeUp(l.conn.kick)
 	}
 }

@@ -34,12 +34,20 @@ func (w *world) sendHead() bool {
 	if w.greet != nil {
 		b = w.greet.pull(nil, w.headTime())
 	} else {
+		wants := w.head.wants()
 		b = w.head.pull(w.headTime(), nil, chunkLen)
+		if len(b) > 0 && !wants && !onlyKeepalive(b) {
+			w.fail("the head has %d bytes to send, and says that it has nothing", len(b))
+		}
 	}
 	if len(b) > 0 && !w.dark && w.nodeUp {
 		w.toNode = append(w.toNode, b)
 	}
 	return len(b) > 0
+}
+
+func onlyKeepalive(b []byte) bool {
+	return len(b) == headerLen+1 && Type(binary.LittleEndian.Uint16(b[4:])) == typeKeepalive
 }
 
 func (w *world) sendNode() bool {

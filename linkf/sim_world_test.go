@@ -352,8 +352,8 @@ func (w *world) open() {
 // beginAgain puts a session on the node anew, which fences what it had there.
 func (w *world) beginAgain() {
 	id, ok := some(w, w.clients)
-	if !ok || w.pick.IntN(2) == 0 {
-		return
+	if !ok || !w.head.ready {
+		return // it would not be sent at once, and what is not sent need not be taken back
 	}
 	w.asks++
 	w.clients[id] = &client{ask: w.asks}

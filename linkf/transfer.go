@@ -18,6 +18,9 @@ type outgoing struct {
 	over func(aborted string)
 }
 
+// mayGo reports whether another chunk may be on the way.
+func (t *outgoing) mayGo() bool { return t.sent-t.acked < window*chunkLen }
+
 // outbox is the second send queue: it gives the wire a chunk only when nothing else
 // is to be sent, and each transfer its turn.
 type outbox struct {
@@ -35,7 +38,7 @@ func (o *outbox) add(data []byte, over func(aborted string)) *outgoing {
 // ready is the transfer whose turn it is; nil: all wait for the peer.
 func (o *outbox) ready() *outgoing {
 	for i, t := range o.queue {
-		if t.sent-t.acked < window*chunkLen {
+		if t.mayGo() {
 			o.queue = append(append(slices.Clone(o.queue[:i]), o.queue[i+1:]...), t)
 			return t
 		}

@@ -3,6 +3,7 @@ package linkf
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -176,6 +177,11 @@ func (w *wire) control(b []byte, now time.Duration) []byte {
 	}
 	w.aborts, w.acks = w.aborts[:0], w.acks[:0]
 	return b
+}
+
+// wants reports whether control or rest has something to send now, beside a keepalive.
+func (w *wire) wants() bool {
+	return w.bye != "" || len(w.acks)+len(w.aborts) > 0 || slices.ContainsFunc(w.out.queue, (*outgoing).mayGo)
 }
 
 // rest writes what goes last: a chunk if nothing else was to be sent, a keepalive, the

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func simulate(t *testing.T, o llamasim.Options) *llamasim.Server {
+func simulate(t testing.TB, o llamasim.Options) *llamasim.Server {
 	t.Helper()
 	s, err := llamasim.Start(o)
 	if err != nil {
@@ -27,7 +27,7 @@ func simulate(t *testing.T, o llamasim.Options) *llamasim.Server {
 	return s
 }
 
-func newToken(t *testing.T) (linkf.Token, *linkf.Keyring) {
+func newToken(t testing.TB) (linkf.Token, *linkf.Keyring) {
 	t.Helper()
 	k, err := linkf.ParseToken(linkf.NewToken())
 	if err != nil {
@@ -40,7 +40,7 @@ func newToken(t *testing.T) (linkf.Token, *linkf.Keyring) {
 
 // joined starts a head that listens and an agent that dials it, and waits until the
 // head knows what the server offers.
-func joined(t *testing.T, s *llamasim.Server) (*linkf.Link, *Agent) {
+func joined(t testing.TB, s *llamasim.Server) (*linkf.Link, *Agent) {
 	t.Helper()
 	k, ring := newToken(t)
 	h, err := linkf.NewHead(linkf.HeadOptions{Identity: "edge", Tokens: ring})
