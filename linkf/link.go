@@ -42,7 +42,6 @@ type headConn struct {
 	c    net.Conn
 	kick chan struct{}
 	over error
-	done chan struct{}
 }
 
 // headRun is who waits for the events of a session.
@@ -244,6 +243,13 @@ func (l *Link) Close(reason string) error {
 // stir does what the machine wants done, and has the connection look at it. Called
 // under the mutex after everything that the machine was told.
 func (l *Link) stir() {
+	l.act()
+	if l.conn != nil {
+		wakeUp(l.conn.kick)
+	}
+}
+
+func (l *Link) act() {
 	for _, x := range l.m.actions() {
 		switch x.kind {
 		case headEvent, headEnded:
@@ -265,9 +271,6 @@ func (l *Link) stir() {
 				l.conn.over = x.err
 			}
 		}
-	}
-	if l.conn != nil {
-		wakeUp(l.conn.kick)
 	}
 }
 
@@ -298,7 +301,7 @@ func (l *Link) attach(c net.Conn, s *secure, g *greeting) error {
 		_ = old.c.Close()
 		l.lostAt = time.Now()
 	}
-	x := &headConn{link: l, c: c, kick: make(chan struct{}, 1), done: make(chan struct{})}
+	x := &headConn{link: l, c: c, kick: make(chan struct{}, 1)}
 	l.conn = x
 	l.m.up(clockNow(), g)
 	l.stir()
@@ -311,7 +314,6 @@ func (l *Link) serve(x *headConn, s *secure) {
 	err := pump(x.c, s, x, x.kick)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	close(x.done)
 	if l.conn != x {
 		return
 	}
@@ -373,7 +375,7 @@ func (x *headConn) pull(b []byte) ([]byte, time.Duration, error) {
 	now := clockNow()
 	l.m.tick(now)
 	b = l.m.pull(now, b, chunkLen)
-	l.stir()
+	l.act()
 	at, _ := l.m.wake()
 	return b, max(time.Millisecond, at-now), x.over
 }
