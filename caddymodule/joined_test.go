@@ -71,7 +71,7 @@ func TestSecondMachineWithTheNameOfOneThatIsAliveIsRefused(t *testing.T) {
 	}
 	a := start(address, first, make(chan string))
 	e.ready()
-	w := newWay(t, address, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)})
+	w := newTunnel(t, address, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)})
 	said := make(chan string, 100)
 	start(w.ln.Addr().String(), second, said)
 	await(t, "the second machine to hear why it is refused", func() bool { return strings.Contains(<-said, "is alive; give this one an identity of its own") })

@@ -16,8 +16,8 @@ import (
 	"github.com/slotfleet/slotfleet/slotlog"
 )
 
-// way forwards TCP connections to an address until it is cut.
-type way struct {
+// tunnel forwards TCP connections to an address until it is cut.
+type tunnel struct {
 	ln net.Listener
 	wg sync.WaitGroup
 
@@ -25,14 +25,14 @@ type way struct {
 	conns []net.Conn
 }
 
-// newWay makes one that dials from an address; nil: any.
-func newWay(t *testing.T, to string, from net.Addr) *way {
+// newTunnel makes one that dials from an address; nil: any.
+func newTunnel(t *testing.T, to string, from net.Addr) *tunnel {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &way{ln: ln}
+	w := &tunnel{ln: ln}
 	w.wg.Go(func() {
 		for {
 			c, err := ln.Accept()
@@ -59,8 +59,8 @@ func newWay(t *testing.T, to string, from net.Addr) *way {
 	return w
 }
 
-// cut ends the way and all that is on it.
-func (w *way) cut() {
+// cut ends the tunnel and all that is on it.
+func (w *tunnel) cut() {
 	_ = w.ln.Close()
 	w.mu.Lock()
 	for _, c := range w.conns {
@@ -112,7 +112,7 @@ func TestSlotsOfANodeAreShownAtTheHead(t *testing.T) {
 		return fmt.Sprintf("fleet {\n\t\tlisten %s\n\t\ttoken %s\n\t\trelink 1s\n\t}\n\t%s", address, token, more)
 	}
 	e := startEdge(t, config(""), "fleet")
-	w := newWay(t, address, nil)
+	w := newTunnel(t, address, nil)
 	agentWithLog(t, w.ln.Addr().String(), token, evil, log, startSim(t, llamasim.Options{Model: "m", Slots: 2, Decode: 100, Log: file}).URL())
 	e.ready()
 	events := e.events(t.Context())

@@ -3,6 +3,7 @@ package linkf
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"time"
@@ -21,7 +22,8 @@ func (n *Node) Join(ctx context.Context, address string) {
 }
 
 // JoinAny is Join for a head that may be at any of some addresses, which are tried in
-// turn. It also returns when the link was lost and there are none any more.
+// turn. It also returns when the link was lost and there are none any more. That the head
+// knows none of the node's tokens is logged once: it may be somebody else's.
 func (n *Node) JoinAny(ctx context.Context, head string, addresses func() []string) {
 	if !n.hold() {
 		return
@@ -30,7 +32,7 @@ func (n *Node) JoinAny(ctx context.Context, head string, addresses func() []stri
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(n.life, cancel)()
-	wait, which := joinFirst, 0
+	wait, which, refusals := joinFirst, 0, 0
 	for {
 		all := addresses()
 		if len(all) == 0 {
@@ -42,11 +44,18 @@ func (n *Node) JoinAny(ctx context.Context, head string, addresses func() []stri
 		}
 		if errors.Is(err, RefusedToken) {
 			which = (which + 1) % len(n.o.Tokens)
+			refusals++
+		} else {
+			refusals = 0
 		}
 		if greeted {
 			wait = joinFirst
 		}
-		n.log.Warn("no link to the head", "head", head, "error", err, "again_in", wait)
+		level := slog.LevelWarn
+		if refusals > len(n.o.Tokens) {
+			level = slog.LevelDebug
+		}
+		n.log.Log(ctx, level, "no link to the head", "head", head, "error", err, "again_in", wait)
 		// Half of it at random: nodes that lost their head together come back apart.
 		if !pause(ctx, wait/2+rand.N(wait/2)) {
 			return
