@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/caddyserver/caddy/v2"
+
 	"github.com/slotfleet/slotfleet/fleet/llamasim"
 	"github.com/slotfleet/slotfleet/linkf"
 	"github.com/slotfleet/slotfleet/linkf/discover"
@@ -78,5 +80,22 @@ func TestNodeFindsTheFleetOnTheLocalNetwork(t *testing.T) {
 	}
 	if a := e.post("/v1/chat/completions", chatBody("m", "hi", 3, false)); a.Status != http.StatusOK {
 		t.Errorf("got %d %s, want the node to stay when the announcement ends", a.Status, a.Body)
+	}
+}
+
+func TestValidateAnnouncesAndLooksForNothing(t *testing.T) {
+	token := linkf.NewToken()
+	config, err := adapt("{\nfleet {\nlisten :8454\nannounce\ntoken " + token + "\n}\nfleet_node {\nhead auto\ntoken " + token + "\nupstream http://127.0.0.1:1\n}\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := validate(config); err != nil {
+		t.Fatal(err)
+	}
+	for name, pool := range map[string]*caddy.UsagePool{"a door": doors, "an announcement": signs, "an agent": agents} {
+		pool.Range(func(key, _ any) bool {
+			t.Errorf("it left %s held: %v", name, key)
+			return true
+		})
 	}
 }

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"fmt"
+	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/slotfleet/slotfleet/fleet/llamasim"
+	"github.com/slotfleet/slotfleet/linkf"
 )
 
 // BenchmarkLogLineToAdmin measures the time from the write of a log line until the
@@ -20,37 +22,58 @@ func BenchmarkLogLineToAdmin(b *testing.B) {
 			path := filepath.Join(b.TempDir(), "server.log")
 			log := openLog(b, path)
 			e := startEdge(b, "slotlog {\n\t\tsource gpu1 file "+path+"\n\t}", "respond 204")
-			write := func(format string, args ...any) {
-				if _, err := fmt.Fprintf(log, format+"\n", args...); err != nil {
-					b.Fatal(err)
-				}
-			}
-			write("0.00.000.001 I srv  llama_server: listening on http://127.0.0.1:9101")
-			shows := func(what string) {
-				for !strings.Contains(e.get(e.Admin+"/slotlog/slots").Body, what) {
-				}
-			}
-			stop := busyWriter(rate, func(n int) {
-				write("0.01.000.000 I slot launch_slot_: id  1 | task %d | processing task, is_child = 0", n)
-				write("0.01.000.000 I slot      release: id  1 | task %d | stop processing: n_tokens = 10, truncated = 0", n)
-			})
-			defer stop()
-			var took []time.Duration
-			task := 0
-			for b.Loop() {
-				task++
-				began := time.Now()
-				write("0.01.000.000 I slot launch_slot_: id  0 | task %d | processing task, is_child = 0", task)
-				shows(fmt.Sprintf(`"slot":0,"state":"processing","task":%d,`, task))
-				took = append(took, time.Since(began))
-				began = time.Now()
-				write("0.01.000.000 I slot      release: id  0 | task %d | stop processing: n_tokens = %d, truncated = 0", task, task)
-				shows(fmt.Sprintf(`"slot":0,"state":"idle","task":null,"promptTokens":%d,`, task))
-				took = append(took, time.Since(began))
-			}
-			report(b, took)
+			untilShown(b, e, log, rate)
 		})
 	}
+}
+
+// BenchmarkLogLineToHead measures the same for a log that an agent reads, on this machine.
+// Each line comes when the one before was told, so that it waits the 20 ms in full.
+func BenchmarkLogLineToHead(b *testing.B) {
+	for _, rate := range []int{0, 2000} {
+		b.Run(fmt.Sprintf("%d_lines_a_second_besides", rate), func(b *testing.B) {
+			path := filepath.Join(b.TempDir(), "server.log")
+			log := openLog(b, path)
+			token, address := linkf.NewToken(), freeAddr(b)
+			e := startEdge(b, "fleet {\n\t\tlisten "+address+"\n\t\ttoken "+token+"\n\t}", "fleet")
+			// Nobody answers there: the log alone says what the slots do.
+			agentWithLog(b, address, token, "box-c", path, "http://127.0.0.1:1")
+			untilShown(b, e, log, rate)
+		})
+	}
+}
+
+// untilShown writes one line after the other and waits until it shows.
+func untilShown(b *testing.B, e *edge, log io.Writer, rate int) {
+	write := func(format string, args ...any) {
+		if _, err := fmt.Fprintf(log, format+"\n", args...); err != nil {
+			b.Fatal(err)
+		}
+	}
+	write("0.00.000.001 I srv  llama_server: listening on http://127.0.0.1:9101")
+	shows := func(what string) {
+		for !strings.Contains(e.get(e.Admin+"/slotlog/slots").Body, what) {
+		}
+	}
+	stop := busyWriter(rate, func(n int) {
+		write("0.01.000.000 I slot launch_slot_: id  1 | task %d | processing task, is_child = 0", n)
+		write("0.01.000.000 I slot      release: id  1 | task %d | stop processing: n_tokens = 10, truncated = 0", n)
+	})
+	defer stop()
+	var took []time.Duration
+	task := 0
+	for b.Loop() {
+		task++
+		began := time.Now()
+		write("0.01.000.000 I slot launch_slot_: id  0 | task %d | processing task, is_child = 0", task)
+		shows(fmt.Sprintf(`"slot":0,"state":"processing","task":%d,`, task))
+		took = append(took, time.Since(began))
+		began = time.Now()
+		write("0.01.000.000 I slot      release: id  0 | task %d | stop processing: n_tokens = %d, truncated = 0", task, task)
+		shows(fmt.Sprintf(`"slot":0,"state":"idle","task":null,"promptTokens":%d,`, task))
+		took = append(took, time.Since(began))
+	}
+	report(b, took)
 }
 
 // busyWriter calls write, which writes two lines, at a rate until stop is called.

@@ -14,14 +14,14 @@ import (
 )
 
 // agentWithLog runs an agent that dials a head and reads a log.
-func agentWithLog(t *testing.T, head, token, name, log string, sim *llamasim.Server) {
+func agentWithLog(t testing.TB, head, token, name, log, upstream string) {
 	t.Helper()
 	k, err := linkf.ParseToken(token)
 	if err != nil {
 		t.Fatal(err)
 	}
 	src := slotlog.Open(slotlog.SourceOptions{Kind: slotlog.SourceFile, Path: log})
-	a, err := agent.Start(agent.Options{Heads: []string{head}, Tokens: []linkf.Token{k}, Identity: name, Upstream: sim.URL(), Log: src})
+	a, err := agent.Start(agent.Options{Heads: []string{head}, Tokens: []linkf.Token{k}, Identity: name, Upstream: upstream, Log: src})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestSlotsOfANodeAreShownAtTheHead(t *testing.T) {
 	}
 	e := startEdge(t, config(""), "fleet")
 	w := newWay(t, "127.0.0.1:0", address, nil)
-	agentWithLog(t, w.addr, token, evil, log, startSim(t, llamasim.Options{Model: "m", Slots: 2, Decode: 100, Log: file}))
+	agentWithLog(t, w.addr, token, evil, log, startSim(t, llamasim.Options{Model: "m", Slots: 2, Decode: 100, Log: file}).URL())
 	e.ready()
 	events := e.events(t.Context())
 	streamed := make(chan streamed, 1)

@@ -22,7 +22,8 @@ func (n *Node) Join(ctx context.Context, address string) {
 }
 
 // JoinAny is Join for a head that may be at any of some addresses, which are tried in
-// turn. It also returns when the link was lost and there are none any more.
+// turn. It also returns when the link was lost and there are none any more. That the head
+// knows none of the node's tokens is logged once: it may be somebody else's.
 func (n *Node) JoinAny(ctx context.Context, head string, addresses func() []string) {
 	if !n.hold() {
 		return
@@ -31,7 +32,7 @@ func (n *Node) JoinAny(ctx context.Context, head string, addresses func() []stri
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(n.life, cancel)()
-	wait := joinFirst
+	wait, refusals := joinFirst, 0
 	for {
 		all := addresses()
 		if len(all) == 0 {
@@ -41,10 +42,19 @@ func (n *Node) JoinAny(ctx context.Context, head string, addresses func() []stri
 		if ctx.Err() != nil || n.stops() {
 			return
 		}
+		if errors.Is(err, RefusedToken) {
+			refusals++
+		} else {
+			refusals = 0
+		}
 		if greeted {
 			wait = joinFirst
 		}
-		n.amiss.warn("no link to the head", head, err, "again_in", wait)
+		if refusals <= len(n.o.Tokens) {
+			n.amiss.warn("no link to the head", head, err, "again_in", wait)
+		} else { // it was told of each token, and may be somebody else's
+			n.log.Debug("no link to the head", "address", head, "error", err, "again_in", wait)
+		}
 		// Half of it at random: nodes that lost their head together come back apart.
 		if !pause(ctx, wait/2+rand.N(wait/2)) {
 			return

@@ -2,7 +2,9 @@ package agent
 
 import (
 	"context"
+	"log/slog"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,9 +23,9 @@ type headOn struct {
 	done chan error
 }
 
-func startHead(t *testing.T, identity string, ring *linkf.Keyring) *headOn {
+func startHead(t *testing.T, identity string, ring *linkf.Keyring, log logged) *headOn {
 	t.Helper()
-	h, err := linkf.NewHead(linkf.HeadOptions{Identity: identity, Tokens: ring})
+	h, err := linkf.NewHead(linkf.HeadOptions{Identity: identity, Tokens: ring, Logger: logger(log)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,12 +51,23 @@ func (h *headOn) close() {
 	_ = h.link.Close("the test is over")
 }
 
+// logged are the lines that a logger writes.
+type logged chan string
+
+func (l logged) Write(b []byte) (int, error) {
+	l <- string(b)
+	return len(b), nil
+}
+
+func logger(to logged) *slog.Logger { return slog.New(slog.NewTextHandler(to, nil)) }
+
 // Of the heads that are found, those that know the node's token get a link each, by the
 // first address that works; what the network says later does not end it.
 func TestHeadsThatAreFoundAreDialledByTheToken(t *testing.T) {
 	k, ring := newToken(t)
 	_, other := newToken(t)
-	good, second, stranger := startHead(t, "good", ring), startHead(t, "second", ring), startHead(t, "stranger", other)
+	refused := make(logged, 1000)
+	good, second, stranger := startHead(t, "good", ring, make(logged, 1000)), startHead(t, "second", ring, make(logged, 1000)), startHead(t, "stranger", other, refused)
 	nobody, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +78,10 @@ func TestHeadsThatAreFoundAreDialledByTheToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := linkf.NewNode(linkf.NodeOptions{Identity: "box-a", Upstream: up, Tokens: []linkf.Token{k}})
+	said := make(logged, 1000)
+	n, err := linkf.NewNode(linkf.NodeOptions{
+		Identity: "box-a", Upstream: up, Tokens: []linkf.Token{k}, Logger: logger(said),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +99,8 @@ func TestHeadsThatAreFoundAreDialledByTheToken(t *testing.T) {
 		return addrs
 	}
 	first := discover.Head{Name: "a", Addresses: at(nobody, good.ln)}
-	s.found(ctx, []discover.Head{first, {Name: "x", Addresses: at(stranger.ln)}})
+	strange := discover.Head{Name: "x", Addresses: at(stranger.ln)}
+	s.found(ctx, []discover.Head{first, strange})
 	comes := func(h *headOn, what string) {
 		t.Helper()
 		select {
@@ -93,8 +110,15 @@ func TestHeadsThatAreFoundAreDialledByTheToken(t *testing.T) {
 		}
 	}
 	comes(good, "the first head")
-	s.found(ctx, []discover.Head{first, {Name: "b", Addresses: at(second.ln)}})
+	s.found(ctx, []discover.Head{first, strange, {Name: "b", Addresses: at(second.ln)}})
 	comes(second, "the second head")
+	for range 3 {
+		select {
+		case <-refused:
+		case <-time.After(20 * time.Second):
+			t.Fatal("the node does not try the stranger again")
+		}
+	}
 	s.found(ctx, nil)
 	if _, err := good.link.Call(ctx, fleet.Call{Op: fleet.OpProbe}); err != nil {
 		t.Errorf("after the network forgot the head: got %v, want its link to stand", err)
@@ -111,5 +135,15 @@ func TestHeadsThatAreFoundAreDialledByTheToken(t *testing.T) {
 	}
 	if n := len(stranger.came) + len(good.came) + len(second.came); n > 0 {
 		t.Errorf("the node came %d times to heads that have it already, or do not know its token", n)
+	}
+	close(said)
+	warned := 0
+	for line := range said {
+		if strings.Contains(line, "address=x") {
+			warned++
+		}
+	}
+	if warned != 1 {
+		t.Errorf("%d lines tell of the stranger, want one", warned)
 	}
 }

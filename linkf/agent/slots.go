@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	// settleFor is how long the heads' word on the slots stands before the log is looked
-	// at again: a busy server writes a line for each slot and each few tokens.
+	// settleFor is how long a look at the log stands: a busy server writes a line for each
+	// slot and each few tokens. The link waits as long between two words to a head, so
+	// that it has nothing to hold back.
 	settleFor = 20 * time.Millisecond
 
 	// retellAfter is how often they hear of a log that does not change.
