@@ -37,31 +37,36 @@ func (p *process) weight() int { return max(p.lanes, len(p.slots)) }
 // makeRoom forgets those who were heard longest ago, until the bounds hold. The one
 // that the line in hand speaks of was heard last.
 func (r *Reader) makeRoom() {
-	slots := 0
-	for _, p := range r.procs {
-		slots += p.weight()
-	}
-	for len(r.procs) > maxPorts || slots > maxSlots {
+	for {
+		procs, slots := 0, 0
 		var oldest *process
-		for _, p := range r.procs {
-			if oldest == nil || p.heard < oldest.heard || p.heard == oldest.heard && p.port < oldest.port {
-				oldest = p
+		for _, e := range r.eras {
+			for _, p := range e.procs {
+				procs, slots = procs+1, slots+p.weight()
+				if oldest == nil || p.heard < oldest.heard || p.heard == oldest.heard && p.port < oldest.port {
+					oldest = p
+				}
 			}
 		}
-		slots -= oldest.weight()
+		if procs <= maxPorts && slots <= maxSlots {
+			return
+		}
 		r.forget(oldest)
 	}
 }
 
 // forget ends what is known of a process, here and at all who listen.
 func (r *Reader) forget(p *process) {
-	delete(r.procs, p.port)
-	r.unmemo(p)
-	if r.cur == p {
-		r.cur = nil
+	e := p.era
+	delete(e.procs, p.own)
+	e.unmemo(p)
+	if e.cur == p {
+		e.cur = nil
 	}
-	r.say(about(p, KindGone))
-	if cap(p.slots) <= lanesUnsaid && len(r.spare) < len(r.memo) {
+	if p.spoke {
+		r.say(about(p, KindGone))
+	}
+	if cap(p.slots) <= lanesUnsaid && len(r.spare) < len(e.memo) {
 		r.spare = append(r.spare, p)
 	}
 }

@@ -13,6 +13,8 @@ type opened struct {
 	part  byte // 'P': the rest of the line follows in a later entry; 'F': it ends here
 	noise bool // what follows is the carrier's own, unless it is a server's line
 	err   bool // from the stream for errors
+
+	name []byte // of a container
 }
 
 // openCarrier looks for what a collector or a wrapper puts before a line. It knows
@@ -28,17 +30,17 @@ func openCarrier(b []byte) (o opened) {
 	case isDigit(c):
 		if o = openDate(b); o.n == 0 {
 			if o.n = openSeconds(b); o.n == 0 {
-				o.n = openColumn(b)
+				return openColumn(b)
 			}
 		}
 	case c >= 'A' && c <= 'Z':
 		if o.n = openSyslog(b); o.n == 0 {
 			if o = openDate(b); o.n == 0 {
-				o.n = openColumn(b)
+				return openColumn(b)
 			}
 		}
 	case c|0x20 >= 'a' && c|0x20 <= 'z' || c == '_':
-		o.n = openColumn(b)
+		return openColumn(b)
 	}
 	return o
 }
@@ -113,22 +115,22 @@ func openSeconds(b []byte) int {
 }
 
 // openColumn reads `NAME   | `, by docker compose and process managers.
-func openColumn(b []byte) int {
+func openColumn(b []byte) (o opened) {
 	i := 0
 	for i < len(b) && i <= maxSender && isNameByte(b[i]) {
 		i++
 	}
 	end := skipBlanks(b, i)
 	if i == 0 || end == i || end >= len(b) || b[end] != '|' {
-		return 0
+		return o
 	}
 	if end+1 == len(b) {
-		return end + 1
+		return opened{n: end + 1, name: b[:i]}
 	}
 	if b[end+1] != ' ' {
-		return 0
+		return o
 	}
-	return end + 2
+	return opened{n: end + 2, name: b[:i]}
 }
 
 func isNameByte(c byte) bool {

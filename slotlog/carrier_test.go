@@ -328,7 +328,9 @@ func TestErasMayFollowEachOtherInOneFile(t *testing.T) {
 	}
 	for range 50 {
 		var log strings.Builder
-		var want []string
+		// It begins without a container's name, so that columns are none's.
+		log.WriteString("all slots are idle\n")
+		want := saidBy("all slots are idle\n")
 		for _, era := range order {
 			log.WriteString(carriersOf[names[rng.IntN(len(names))]](eraLogs[era]))
 			want = append(want, saidBy(eraLogs[era])...)

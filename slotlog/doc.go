@@ -16,8 +16,10 @@
 // release comes before the timings, what a task id on an idle slot means) and absorbs
 // them (era.go): what leaves it means the same whatever build wrote the line. Each
 // line is looked at alone but for that, so formats may mix. It holds no reference to
-// the bytes it was fed and allocates nothing per line; most lines take a shorter way
-// (quick.go), and most figures stand in columns (columns.go).
+// the bytes it was fed and allocates nothing per line. Most lines take a shorter way,
+// straight from the chunk (quick.go, quickslot.go, dial.go, words.go), which comes to the
+// same; most figures stand in columns (columns.go). The lines of each container in one log
+// are kept apart by the name before them (container.go).
 //
 // A [Tracker] folds events into slot states, one set per port, and keeps the
 // ledger of generated tokens. Beside the states stand what else is known, as [Detail]

@@ -20,24 +20,28 @@ const (
 
 // era is what a log has shown of the builds that write it. Nothing is decided
 // once: a file may hold the lines of several builds, one after the other or, below
-// a router, side by side.
+// a router, side by side. The lines of each container in one log have an era of their own.
 type era struct {
+	name  string // of the container; empty: none is known
+	spoke bool   // a line of a server was believed
+
 	fixedPort int // configured; 0: from the log
 	ownPort   int // of lines without a mark
 
 	best shape // the best that lines have shown of late
 
-	procs map[int]*process // by port
+	procs map[int]*process // by the port that they have there
 	cur   *process         // of the last line
 	memo  [8]*process      // by the low bits of the mark
-	spare []*process       // forgotten, to be used again
-	ports []int            // scratch
 }
 
 // process is one llama-server that writes to the log, as far as its lines depend
 // on each other.
 type process struct {
-	port  int
+	era   *era
+	own   int    // its port, as it is known where it runs
+	port  int    // the same, unless a server of another container has it, too
+	spoke bool   // a line of its was believed
 	heard uint64 // the first of the lines in a row that it spoke last
 	mark  int    // the printed port, 0 for lines without a mark
 
@@ -82,12 +86,12 @@ type blockHeader struct {
 	slot, task int
 }
 
-func (r *era) init(port int) {
-	r.fixedPort, r.ownPort = port, port
+func newEra(name string, port int) *era {
+	e := &era{name: name, fixedPort: port, ownPort: port, procs: make(map[int]*process)}
 	if port == 0 {
-		r.ownPort = 1 // "the only server"
+		e.ownPort = 1 // "the only server"
 	}
-	r.procs = make(map[int]*process)
+	return e
 }
 
 // process finds the process that printed a mark, 0 for none.
@@ -120,19 +124,19 @@ func (r *Reader) newProcess(port int) *process {
 	} else {
 		p = new(process)
 	}
-	*p = process{port: port, heard: r.stats.Lines, shape: r.best, slots: p.slots[:0]}
+	*p = process{era: r.era, own: port, port: port, heard: r.stats.Lines, shape: r.best, slots: p.slots[:0]}
 	return p
 }
 
-func (r *era) unmemo(p *process) {
-	if r.memo[p.mark&7] == p {
-		r.memo[p.mark&7] = nil
+func (e *era) unmemo(p *process) {
+	if e.memo[p.mark&7] == p {
+		e.memo[p.mark&7] = nil
 	}
 }
 
 // cut forgets what depends on the line before.
-func (r *era) cut() {
-	for _, p := range r.procs {
+func (e *era) cut() {
+	for _, p := range e.procs {
 		p.header, p.odd = blockHeader{}, 0
 		p.slots, p.busy = p.slots[:0], 0
 	}
@@ -155,7 +159,9 @@ func (r *Reader) believe(p *process, w wrapping, framed bool) bool {
 		}
 		r.best = w.shape
 	}
-	p.shape, p.bare = w.shape, 0
+	if p.shape, p.bare = w.shape, 0; !p.spoke {
+		r.speak(p)
+	}
 	r.best = max(r.best, w.shape)
 	return w.clock == 0 || r.tick(p, w.clock, framed)
 }

@@ -176,7 +176,8 @@ type Event struct {
 	// Time is when the line was read; the log itself holds no wall clock.
 	Time time.Time
 
-	// Port is the llama-server's port; 0: none known.
+	// Port is the llama-server's port; 0: none known. Where the log is that of several
+	// containers and one's server has it already, 65536 is added, or a multiple of it.
 	Port int
 
 	// Slot and Task are the frame's numbers; Task is -1 for none.

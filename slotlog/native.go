@@ -113,6 +113,9 @@ func (r *Reader) bareLine(p *process, b []byte, w wrapping) bool {
 	}
 	if msg, ok := bytes.CutPrefix(b, []byte("cmd_child_to_router:")); ok {
 		if w.mark != 0 {
+			if !p.spoke {
+				r.speak(p)
+			}
 			r.childSays(p, msg)
 		}
 		return true

@@ -127,7 +127,7 @@ func (r *Reader) accept(p *process, d *dial) {
 	if d != nil {
 		d.last, d.moved, p.odd = d.next, true, 0
 	}
-	if p != r.cur || d == &r.dial || r.best < p.shape {
+	if p != r.cur || d == &r.dial || r.best < p.shape || !p.spoke {
 		r.acceptNew(p, d)
 	}
 }
@@ -137,6 +137,9 @@ func (r *Reader) acceptNew(p *process, d *dial) {
 		p.dial = *d
 	}
 	r.best = max(r.best, p.shape)
+	if !p.spoke {
+		r.speak(p)
+	}
 	if p != r.cur {
 		p.heard, r.cur = r.stats.Lines, p
 	}

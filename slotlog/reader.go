@@ -56,7 +56,11 @@ type Reader struct {
 	recentUnknown uint64 // of the lines of late, halved now and then
 	halved        uint64 // how often
 
-	era
+	*era              // of the line in hand
+	eras   []*era     // the first one is that of lines without a container's name, too
+	naming []byte     // the container of the line in hand, while none is known
+	spare  []*process // forgotten, to be used again
+	ports  []int      // scratch
 }
 
 // NewReader returns a reader that was fed nothing. Of the options it uses Port
@@ -69,7 +73,8 @@ func NewReader(o SourceOptions) *Reader {
 	if r.longest = r.maxLine - ahead; r.longest < 0 {
 		r.ahead = longWay
 	}
-	r.era.init(o.Port)
+	r.era = newEra("", o.Port)
+	r.eras = []*era{r.era}
 	return r
 }
 
@@ -162,7 +167,9 @@ func (r *Reader) Cut(inLine bool) {
 	r.part, r.skipping = r.part[:0], inLine
 	r.joined[0], r.joined[1] = r.joined[0][:0], r.joined[1][:0]
 	r.coding.cut(inLine)
-	r.era.cut()
+	for _, e := range r.eras {
+		e.cut()
+	}
 }
 
 // lately is how many lines count in full when a log is judged; older ones count half,

@@ -50,6 +50,9 @@ func (r *Reader) child(router *process, name []byte, port int, spawned bool) {
 	router.router = true
 	name = clipName(name)
 	c := r.process(port)
+	if !c.spoke {
+		r.speak(c)
+	}
 	if spawned {
 		c.asleep = false
 		r.restart(c)

@@ -51,11 +51,14 @@ func (s *Source) ApplySeed(port int, watermark uint64, slots []SeedSlot, now tim
 
 // Confirm takes the word of a router on which ports its children serve which models:
 // other ports are forgotten, and names that the log did not tell are known. The tokens
-// of those that are forgotten were generated and stay counted.
+// of those that are forgotten were generated and stay counted. Where the log is that of
+// several containers, none is forgotten: the others' servers are not the router's.
 func (s *Source) Confirm(models map[int]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tracker.Retain(slices.Collect(maps.Keys(models)))
+	if len(s.reader.eras) == 1 {
+		s.tracker.Retain(slices.Collect(maps.Keys(models)))
+	}
 	for port, model := range models {
 		s.tracker.port(port).server.model = string(clipName([]byte(model)))
 	}

@@ -226,16 +226,16 @@ func (r *Reader) listening(p *process, addr []byte) {
 // moveTo gives the process that prints no mark the port it listens on. Lines of
 // its start came before, under the port it had until then.
 func (r *Reader) moveTo(p *process, port int64) {
-	if port < 1 || port > 65535 || p.mark != 0 || r.fixedPort != 0 || int(port) == p.port {
+	if port < 1 || port > 65535 || p.mark != 0 || r.fixedPort != 0 || int(port) == p.own {
 		return
 	}
 	if c := r.procs[int(port)]; c != nil {
 		r.forget(c)
 	}
-	delete(r.procs, p.port)
+	delete(r.procs, p.own)
 	r.say(about(p, KindGone))
-	p.port, r.ownPort = int(port), int(port)
-	r.procs[p.port] = p
+	p.own, r.ownPort = int(port), int(port)
+	r.procs[p.own], p.port = p, r.apart(p.own)
 	if p.lanes > 0 {
 		r.sayLanes(p)
 	}

@@ -10,6 +10,7 @@ type wrapping struct {
 	shape  shape // what its prefix showed
 	inside bool  // a further line of a record: no frame begins here
 	noise  bool  // a wrapper's own line, unless a server's is inside
+	named  bool  // a container's name was taken off
 }
 
 // shape is what a server's line has before its words.
@@ -68,8 +69,16 @@ func (r *Reader) open(b []byte, w wrapping) bool {
 }
 
 // carried goes on behind a carrier.
-func (r *Reader) carried(b []byte, o opened, w wrapping) bool {
+func (r *Reader) carried(b []byte, o opened, w wrapping) (known bool) {
 	w.noise = w.noise || o.noise
+	if o.name != nil && !w.named {
+		w.named = true
+		outer := r.era
+		r.era = r.container(o.name)
+		known = r.open(b, w)
+		r.era, r.naming = outer, r.naming[:0]
+		return known
+	}
 	if o.part == 0 {
 		return r.open(b, w)
 	}
