@@ -145,7 +145,7 @@ func (c *chat) stream() {
 	c.j.started = c.rp.begin
 	c.j.progress = c.say.progress
 	c.j.token = c.sendToken
-	c.j.finished = func(g *gen) error { return c.say.finish(g, c.answers[g.index]) }
+	c.j.finished = c.sendFinish
 	if err := c.in.generate(c.rp, c.j); err != nil {
 		c.rp.fail(err)
 		return
@@ -172,6 +172,17 @@ func (c *chat) sendToken(g *gen, s step) error {
 		}
 	}
 	return nil
+}
+
+// sendFinish ends a choice. The prefill that is wanted comes even if nothing new did.
+func (c *chat) sendFinish(g *gen) error {
+	a := c.answers[g.index]
+	if pre := c.p.prefill; c.p.echo && !a.echoed && pre.content+pre.reasoning != "" {
+		if err := c.say.delta(g, a, step{eos: true}, c.echo(a, delta{})); err != nil {
+			return err
+		}
+	}
+	return c.say.finish(g, a)
 }
 
 // echo glues the prefill to the first new text, when it is wanted (P31, P32).

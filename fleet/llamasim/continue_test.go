@@ -213,6 +213,12 @@ func TestAutomaticPrefillEchoes(t *testing.T) {
 	if first := st.events[1].Choices[0].Delta.Content; !strings.HasPrefix(first, "The fox") || first == "The fox" {
 		t.Errorf("first delta %q has not the prefill glued to new text", first)
 	}
+	// The end brings it where nothing new comes.
+	auto["stop"] = []string{want[:1]}
+	if st := ask(t, s, chatPath, auto); st.content != "The fox" || st.finish != "stop" {
+		t.Errorf("with nothing new: got %q, finish %s, want the prefill alone", st.content, st.finish)
+	}
+	delete(auto, "stop")
 	for _, body := range []dict{explicit, auto} {
 		resp := post(t.Context(), t, s.URL()+chatPath, js(t, body))
 		var e event
