@@ -205,3 +205,34 @@ func TestJoinersAtOneMomentGetOnePlace(t *testing.T) {
 		wantReason(t, err, ReasonUnknownModel)
 	})
 }
+
+func TestStatusTellsHowOldTheNodesWordIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n int
+		m, _ := fleetOf(t, joins)
+		x := serving("m", 1)
+		if _, err := m.Adopt(joining("box-a", "1", x, &n)); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		age := func() time.Duration {
+			a := m.Status().Nodes[0].StatusAge
+			if a == nil {
+				t.Fatal("got no age of a word that was said")
+			}
+			return time.Duration(*a * float64(time.Second)).Round(time.Millisecond)
+		}
+		time.Sleep(3 * time.Second)
+		x.tell(NodeState{Away: errors.New("cut")})
+		if got := age(); got != 3*time.Second {
+			t.Errorf("after 3 s, and the loss of its link: got an age of %v", got)
+		}
+		x.tell(NodeState{Instances: x.instances})
+		if got := age(); got != 0 {
+			t.Errorf("after another word: got an age of %v", got)
+		}
+		if all := m.Links(); len(all) != 1 || all[0].Node != "box-a" || all[0].Link != Link(x) || all[0].Down {
+			t.Errorf("got links %+v, want that of the node", all)
+		}
+	})
+}

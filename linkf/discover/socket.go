@@ -1,10 +1,12 @@
 package discover
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -35,21 +37,49 @@ type sockets struct {
 	joined map[int]bool // interfaces, by index; of the sender's goroutine
 }
 
-// open takes the port.
+// listen takes the port, beside others that have it. net.ListenMulticastUDP would join the
+// group on the interface of the default route, and fail where there is none.
+func listen(network string) (net.PacketConn, error) {
+	l := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var sharing error
+		err := c.Control(func(fd uintptr) { sharing = share(fd) })
+		return errors.Join(err, sharing)
+	}}
+	return l.ListenPacket(context.Background(), network, net.JoinHostPort("", strconv.Itoa(port)))
+}
+
+func open4() (*ipv4.PacketConn, error) {
+	c, err := listen("udp4")
+	if err != nil {
+		return nil, err
+	}
+	p := ipv4.NewPacketConn(c)
+	_ = p.SetControlMessage(ipv4.FlagInterface, true) // where it is not possible, the source tells
+	if err := errors.Join(p.SetMulticastLoopback(true), p.SetMulticastTTL(hops), p.SetTTL(hops)); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return p, nil
+}
+
+func open6() (*ipv6.PacketConn, error) {
+	c, err := listen("udp6")
+	if err != nil {
+		return nil, err
+	}
+	p := ipv6.NewPacketConn(c)
+	_ = p.SetControlMessage(ipv6.FlagInterface, true)
+	if err := errors.Join(p.SetMulticastLoopback(true), p.SetMulticastHopLimit(hops), p.SetHopLimit(hops)); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return p, nil
+}
+
+// open takes the port, by IPv4 and IPv6 or the one that there is.
 func open() (*sockets, error) {
 	s := &sockets{in: make(chan packet), closed: make(chan struct{}), joined: make(map[int]bool)}
-	c4, err4 := net.ListenMulticastUDP("udp4", nil, group4)
-	if err4 == nil {
-		s.v4 = ipv4.NewPacketConn(c4)
-		err4 = errors.Join(s.v4.SetMulticastLoopback(true), s.v4.SetMulticastTTL(hops), s.v4.SetTTL(hops))
-		_ = s.v4.SetControlMessage(ipv4.FlagInterface, true) // where it is not possible, the source tells
-	}
-	c6, err6 := net.ListenMulticastUDP("udp6", nil, group6)
-	if err6 == nil {
-		s.v6 = ipv6.NewPacketConn(c6)
-		err6 = errors.Join(s.v6.SetMulticastLoopback(true), s.v6.SetMulticastHopLimit(hops), s.v6.SetHopLimit(hops))
-		_ = s.v6.SetControlMessage(ipv6.FlagInterface, true)
-	}
+	var err4, err6 error
+	s.v4, err4 = open4()
+	s.v6, err6 = open6()
 	if s.v4 == nil && s.v6 == nil {
 		return nil, fmt.Errorf("multicast DNS: %w", errors.Join(err4, err6))
 	}

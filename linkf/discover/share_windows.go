@@ -1,0 +1,8 @@
+package discover
+
+import "syscall"
+
+// share lets other programs have the port, too.
+func share(fd uintptr) error {
+	return syscall.SetsockoptInt(syscall.Handle(fd), syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
+}
