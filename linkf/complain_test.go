@@ -124,7 +124,7 @@ func TestWrongTokensAreLoggedOnceAndNotShown(t *testing.T) {
 				served <- h.Serve(ln, func(*Joiner) error { t.Error("a stranger was adopted"); return nil })
 			}()
 			defer func() { _ = ln.Close(); <-served }()
-			_, err := n.dial(t.Context(), ln.Addr().String(), token(t, tokenA))
+			_, err := n.dial(t.Context(), ln.Addr().String())
 			return err
 		},
 	} {

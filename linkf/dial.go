@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"syscall"
 	"time"
@@ -86,10 +87,19 @@ func (l *Link) try() error {
 		}
 	}
 	if err != nil {
+		if errors.Is(err, RefusedToken) {
+			awaitClose(c)
+		}
 		_ = c.Close()
 		return lost(l.name, fleet.CauseUnusable, fmt.Errorf("link to %s: %w", l.dial, err))
 	}
 	return nil
+}
+
+// awaitClose waits until the peer has closed the connection, and so has understood why.
+func awaitClose(c net.Conn) {
+	_ = c.SetReadDeadline(time.Now().Add(time.Second))
+	_, _ = io.Copy(io.Discard, io.LimitReader(c, 4096))
 }
 
 func causeOfDial(err error) fleet.Cause {

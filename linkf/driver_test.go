@@ -453,7 +453,7 @@ func TestWrongTokenIsToldOnBothSides(t *testing.T) {
 	ln = listen(t)
 	n = newNode(t, newServer(), token(t, tokenA))
 	go func() { served <- h.Serve(ln, func(*Joiner) error { t.Error("a stranger was adopted"); return nil }) }()
-	_, err = n.dial(context.Background(), ln.Addr().String(), token(t, tokenA))
+	_, err = n.dial(context.Background(), ln.Addr().String())
 	if !errors.Is(err, RefusedToken) {
 		t.Errorf("the node: got %v, want %v", err, RefusedToken)
 	}
@@ -501,7 +501,7 @@ func TestTokenOfAnotherIdentityIsRefusedWithTheReason(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- h.Serve(ln, func(*Joiner) error { t.Error("it was adopted"); return nil }) }()
 	n := newNode(t, newServer(), token(t, tokenA))
-	_, err = n.dial(context.Background(), ln.Addr().String(), token(t, tokenA))
+	_, err = n.dial(context.Background(), ln.Addr().String())
 	if err == nil || !strings.Contains(err.Error(), `may not be used by "box-a"`) {
 		t.Errorf("got %v, want the reason", err)
 	}

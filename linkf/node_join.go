@@ -26,7 +26,7 @@ func (n *Node) Join(ctx context.Context, address string) {
 	defer context.AfterFunc(n.life, cancel)()
 	wait := joinFirst
 	for {
-		greeted, err := n.meet(address, func(t Token) (bool, error) { return n.dial(ctx, address, t) })
+		greeted, err := n.dial(ctx, address)
 		if ctx.Err() != nil || n.stops() {
 			return
 		}
@@ -59,49 +59,50 @@ func (n *Node) stops() bool {
 	return n.closed
 }
 
-// meet speaks with a peer by the token whose turn it is; one that does not know it gets
-// the next one when it is met again.
-func (n *Node) meet(peer string, by func(Token) (bool, error)) (greeted bool, err error) {
+// turnsMost bounds the peers that are met with another token than the first.
+const turnsMost = 256
+
+// turn is which token a peer is met with.
+func (n *Node) turn(peer string) int {
 	n.mu.Lock()
-	which := n.turns[peer]
-	n.mu.Unlock()
-	greeted, err = by(n.o.Tokens[which])
-	if !errors.Is(err, RefusedToken) {
-		return greeted, err
-	}
+	defer n.mu.Unlock()
+	return n.turns[peer]
+}
+
+// turnOver has a peer that does not know a token be met with the next one from now on.
+func (n *Node) turnOver(peer string, which int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.turns[peer] != which {
-		return greeted, err // another connection did so
+		return // another connection did so
 	}
 	if len(n.turns) >= turnsMost {
 		clear(n.turns)
 	}
 	n.turns[peer] = (which + 1) % len(n.o.Tokens)
-	return greeted, err
 }
 
-// turnsMost bounds the peers that may have a turn of their own.
-const turnsMost = 256
-
-func (n *Node) dial(ctx context.Context, address string, t Token) (greeted bool, err error) {
+func (n *Node) dial(ctx context.Context, address string) (greeted bool, err error) {
 	c, err := n.reach(ctx, address)
 	if err != nil {
 		return false, err
 	}
 	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
-	return n.serve(c, t, func() {})
+	return n.serve(c, address, func() {})
 }
 
-// serve speaks with a head until the connection ends. shaken is called when the
-// handshake is over.
-func (n *Node) serve(c net.Conn, t Token, shaken func()) (greeted bool, err error) {
+// serve speaks with a peer, which should be a head, until the connection ends. shaken is
+// called when the handshake is over.
+func (n *Node) serve(c net.Conn, peer string, shaken func()) (greeted bool, err error) {
 	defer func() { _ = c.Close() }()
 	noDelay(c)
-	keys := new(Keyring)
-	keys.Add(t)
+	keys, which := new(Keyring), n.turn(peer)
+	keys.Add(n.o.Tokens[which])
 	_, s, rest, err := secured(c, RoleNode, keys)
 	shaken()
+	if errors.Is(err, RefusedToken) {
+		n.turnOver(peer, which) // before it is closed: the peer may dial again then
+	}
 	if err != nil {
 		return false, err
 	}
@@ -177,10 +178,7 @@ func (n *Node) accept(c net.Conn) {
 		return
 	}
 	defer context.AfterFunc(n.life, func() { _ = c.Close() })()
-	_, err := n.meet(host, func(t Token) (bool, error) {
-		return n.serve(c, t, func() { n.doors.leave(host) })
-	})
-	if err != nil && n.life.Err() == nil {
+	if _, err := n.serve(c, host, func() { n.doors.leave(host) }); err != nil && n.life.Err() == nil {
 		n.amiss.warn("link of a head ended", host, err)
 	}
 }

@@ -1,7 +1,6 @@
 package linkf
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -36,25 +35,19 @@ func TestListeningNodeIsReachedByEitherOfItsTokens(t *testing.T) {
 func TestTurnsOfPeersAreTheirOwnAndBounded(t *testing.T) {
 	n := newNode(t, newServer(), token(t, tokenA), token(t, tokenB))
 	defer n.Close()
-	used := func(peer string, err error) (which int) {
-		_, _ = n.meet(peer, func(k Token) (bool, error) {
-			if k == token(t, tokenB) {
-				which = 1
-			}
-			return false, err
-		})
-		return which
-	}
 	for i, want := range []int{0, 1, 0} {
-		if got := used("stranger", RefusedToken); got != want {
+		got := n.turn("stranger")
+		if got != want {
 			t.Errorf("attempt %d: got token %d, want %d", i+1, got, want)
 		}
+		n.turnOver("stranger", got)
+		n.turnOver("stranger", got) // a connection beside it, which is told the same
 	}
-	if got := used("friend", errors.New("lost")); got != 0 {
+	if got := n.turn("friend"); got != 0 {
 		t.Errorf("got token %d for another peer, want the first", got)
 	}
 	for i := range 10 * turnsMost {
-		used(fmt.Sprint(i), RefusedToken)
+		n.turnOver(fmt.Sprint(i), 0)
 	}
 	if len(n.turns) > turnsMost {
 		t.Errorf("%d turns are kept, want at most %d", len(n.turns), turnsMost)

@@ -111,7 +111,7 @@ func TestBytesRightBehindTheRequestAreTheLinks(t *testing.T) {
 	_, _ = begin.WriteString("GET / HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: linkf\r\n\r\n")
 	n := newNode(t, newServer(), token(t, tokenA))
 	defer n.Close()
-	_, err = n.serve(&lateAnswer{Conn: c, first: begin.String()}, token(t, tokenA), func() {})
+	_, err = n.serve(&lateAnswer{Conn: c, first: begin.String()}, "head", func() {})
 	if id := get(t, got, "the node"); id != "box-a" {
 		t.Errorf("got %q, %v; want box-a", id, err)
 	}
@@ -187,12 +187,12 @@ func TestNodeSaysWhyItsHeadIsNotReached(t *testing.T) {
 		"unknown token there": {site.URL + "/fleet/join", trusted, "unknown token"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, err := NewNode(NodeOptions{Identity: "box-a", Upstream: newServer(), TLS: c.tls})
+			n, err := NewNode(NodeOptions{Identity: "box-a", Upstream: newServer(), Tokens: []Token{token(t, tokenB)}, TLS: c.tls})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer n.Close()
-			_, err = n.dial(context.Background(), c.url, token(t, tokenB))
+			_, err = n.dial(context.Background(), c.url)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want it to say %q", err, c.want)
 			}
