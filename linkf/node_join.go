@@ -178,7 +178,7 @@ func (n *Node) accept(c net.Conn) {
 		return
 	}
 	defer context.AfterFunc(n.life, func() { _ = c.Close() })()
-	if _, err := n.serve(c, host, func() { n.doors.leave(host) }); err != nil && n.life.Err() == nil {
+	if _, err := n.serve(c, host, func() { n.doors.leave(host) }); err != nil && !n.stops() {
 		n.amiss.warn("link of a head ended", host, err)
 	}
 }
