@@ -3,13 +3,10 @@ package caddymodule
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net/http"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-
-	"github.com/slotfleet/slotfleet/linkf"
 )
 
 // JoinHandler is where nodes of the `fleet` app dial in over the site's own port: those
@@ -20,10 +17,7 @@ import (
 // A link that began here does not end with the configuration. The handler must not be
 // behind a login, which nodes do not have: the tokens guard it. Proxies in front have to
 // pass the upgrade to `linkf`; many do so for WebSocket only.
-type JoinHandler struct {
-	app    *FleetApp
-	logger *slog.Logger
-}
+type JoinHandler struct{ app *FleetApp }
 
 // CaddyModule returns the Caddy module information.
 func (JoinHandler) CaddyModule() caddy.ModuleInfo {
@@ -35,7 +29,6 @@ func (JoinHandler) CaddyModule() caddy.ModuleInfo {
 
 // Provision finds the fleet app, which takes nodes that dial in from then on.
 func (h *JoinHandler) Provision(ctx caddy.Context) error {
-	h.logger = ctx.Slogger()
 	app, err := ctx.AppIfConfigured("fleet")
 	if errors.Is(err, caddy.ErrNotConfigured) {
 		return errors.New("fleet_join needs the fleet app, whose nodes dial in: add a global `fleet` block with a `token`")
@@ -55,21 +48,15 @@ func (h *JoinHandler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyh
 	}
 	defer l.end()
 	head := l.run.state.joinHead()
-	if head == nil || caddy.Exiting() {
+	switch {
+	case caddy.Exiting():
+		return stopping(w, errExiting)
+	case head == nil:
 		return stopping(w, errGone)
 	}
-	c, err := linkf.Upgrade(w, r)
-	if errors.Is(err, linkf.ErrNoUpgrade) {
-		return nil // it was answered
-	}
-	if err != nil {
-		h.logger.Warn("a node could not dial in", "error", err)
-		return nil
-	}
-	// No server of Caddy's knows the connection any more: it ends with its link, which is
-	// the state's. This request holds that until the handshake is over, which has bounds
-	// of its own.
-	head.Accept(c, clientHost(r), l.run.state.adopt)
+	// No server of Caddy's knows the connection from then on: it ends with its link, which
+	// is the state's. This request holds that until the handshake is over.
+	head.AcceptHTTP(w, r, clientHost(r), l.run.state.adopt)
 	return nil
 }
 

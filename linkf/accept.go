@@ -185,11 +185,13 @@ func (h *Head) join(c net.Conn, address string, adopt func(*Joiner) error) error
 	return err
 }
 
-// turnAway tells a node that was greeted why it is not taken.
+// turnAway tells a node that was greeted why it is not taken, and waits until it has read
+// that: what it sent meanwhile would make a close a reset.
 func (g *greeting) turnAway(c net.Conn, s *secure, why error) {
 	g.wire.fail(why.Error())
 	if b, err := s.seal(nil, g.wire.rest(nil, 0, clockNow()), clockNow()); err == nil {
 		_ = writeAll(c, b, time.Second)
+		awaitClose(c)
 	}
 }
 

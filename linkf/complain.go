@@ -40,39 +40,48 @@ type toldOf struct {
 	err   error
 }
 
+// line is one of the log.
+type line struct {
+	what string
+	args []any
+}
+
 // warn logs an error with a peer, unless one like it was logged shortly before; then it
 // is counted, and the next line says how many there were.
 func (c *complaints) warn(what, from string, err error, args ...any) {
+	args = append([]any{"address", from, "error", err}, args...)
+	for _, l := range c.due(time.Now(), fault{network(from), kindOf(err)}, err, line{what, args}) {
+		c.log.Warn(l.what, l.args...)
+	}
+}
+
+// due notes a fault and returns what is to be logged now.
+func (c *complaints) due(now time.Time, f fault, err error, l line) []line {
 	c.mu.Lock()
-	now := time.Now()
-	c.sweep(now)
-	f := fault{network(from), kindOf(err)}
+	defer c.mu.Unlock()
+	lines := c.sweep(now)
 	if c.told[f] == nil && len(c.told) >= complaintsMost {
 		f.from = "elsewhere"
 	}
 	t := c.told[f]
 	if t != nil && now.Sub(t.at) < complaintGap {
 		t.since, t.err = t.since+1, err
-		c.mu.Unlock()
-		return
+		return lines
 	}
-	args = append([]any{"address", from, "error", err}, args...)
 	if t != nil && t.since > 0 {
-		args = append(args, "not_logged", t.since)
+		l.args = append(l.args, "not_logged", t.since)
 	}
 	if c.told == nil {
 		c.told = make(map[fault]*toldOf)
 	}
 	c.told[f] = &toldOf{at: now}
-	c.mu.Unlock()
-	c.log.Warn(what, args...)
+	return append(lines, l)
 }
 
 // sweep forgets what was long ago, and says how often it came after it was logged.
-// Called under the mutex.
-func (c *complaints) sweep(now time.Time) {
+func (c *complaints) sweep(now time.Time) (lines []line) {
 	if now.Sub(c.swept) < complaintGap {
-		return
+		return nil
 	}
 	c.swept = now
 	for f, t := range c.told {
@@ -81,9 +90,10 @@ func (c *complaints) sweep(now time.Time) {
 		}
 		delete(c.told, f)
 		if t.since > 0 {
-			c.log.Warn("it came again since", "address", f.from, "error", t.err, "not_logged", t.since)
+			lines = append(lines, line{"it came again since", []any{"address", f.from, "error", t.err, "not_logged", t.since}})
 		}
 	}
+	return lines
 }
 
 // network is the network of an address, if it is one: of IPv6 one peer has as many as it

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -31,17 +30,6 @@ func (k *kept) lines() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return strings.Split(strings.TrimSuffix(k.b.String(), "\n"), "\n")
-}
-
-// await waits until something was logged.
-func (k *kept) await(t *testing.T, what string) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !strings.Contains(strings.Join(k.lines(), "\n"), what); {
-		if time.Now().After(end) {
-			t.Fatalf("%q is not logged; logged is\n%s", what, strings.Join(k.lines(), "\n"))
-		}
-		runtime.Gosched()
-	}
 }
 
 func (k *kept) log() *slog.Logger { return slog.New(slog.NewTextHandler(k, nil)) }

@@ -88,7 +88,7 @@ func (l *Link) try() error {
 	}
 	if err != nil {
 		if errors.Is(err, RefusedToken) {
-			awaitEnd(c) // by then it has its other token ready
+			awaitClose(c)
 		}
 		_ = c.Close()
 		return lost(l.name, fleet.CauseUnusable, fmt.Errorf("link to %s: %w", l.dial, err))
@@ -96,11 +96,10 @@ func (l *Link) try() error {
 	return nil
 }
 
-// awaitEnd waits a little until the peer has closed the connection.
-func awaitEnd(c net.Conn) {
-	if c.SetReadDeadline(time.Now().Add(time.Second)) == nil {
-		_, _ = io.Copy(io.Discard, c)
-	}
+// awaitClose waits until the peer has closed the connection, and so has understood why.
+func awaitClose(c net.Conn) {
+	_ = c.SetReadDeadline(time.Now().Add(time.Second))
+	_, _ = io.Copy(io.Discard, io.LimitReader(c, 4096))
 }
 
 func causeOfDial(err error) fleet.Cause {

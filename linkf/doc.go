@@ -26,7 +26,7 @@
 //
 // Around that are thin drivers, which have the sockets, goroutines and clocks. A [Head] is
 // this process as its nodes see it: it dials nodes, or takes those that dial in, over TCP
-// or by [Upgrade] from a web server, and a [Link] is the fleet's link to one of them. A
+// or from a web server, and a [Link] is the fleet's link to one of them. A
 // [Node] runs the generations of its heads on one model server, and drains before it
 // stops. Each has one mutex around its machine; pump moves the bytes of one connection
 // with a reader and a writer, and neither holds the mutex while it reads, writes or

@@ -213,8 +213,7 @@ func (n *Node) accept(c net.Conn) {
 	known := sync.OnceFunc(func() { n.doors.leave(host) })
 	defer known()
 	defer context.AfterFunc(n.life, func() { _ = c.Close() })()
-	_, err := n.serve(c, host, known)
-	if err != nil && n.life.Err() == nil {
+	if _, err := n.serve(c, host, known); err != nil && !n.stops() {
 		n.amiss.warn("link of a head ended", host, err)
 	}
 }

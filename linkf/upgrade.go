@@ -28,17 +28,22 @@ const (
 	answerMost = 64 << 10
 )
 
-// ErrNoUpgrade: the request asks for something else than a link, or by a version of HTTP
-// that knows no upgrades.
-var ErrNoUpgrade = errors.New("the request is not one for a link")
-
-// Upgrade takes the connection of a node that asked for a link over HTTP/1.1, for
-// [Head.Accept]. Other requests are answered 426, and the error is [ErrNoUpgrade].
-func Upgrade(w http.ResponseWriter, r *http.Request) (net.Conn, error) {
+// AcceptHTTP takes the connection of a node that asks for a link over HTTP/1.1, as Accept
+// does. Other requests are answered 426.
+func (h *Head) AcceptHTTP(w http.ResponseWriter, r *http.Request, host string, adopt func(*Joiner) error) {
 	if !asksForLink(r) {
 		refuseUpgrade(w, r)
-		return nil, ErrNoUpgrade
+		return
 	}
+	c, err := switchProtocols(w)
+	if err != nil {
+		h.amiss.warn("a node that dialled in was not taken", host, err)
+		return
+	}
+	h.Accept(c, host, adopt)
+}
+
+func switchProtocols(w http.ResponseWriter) (net.Conn, error) {
 	w.Header().Set("Connection", "Upgrade")
 	w.Header().Set("Upgrade", protocol)
 	w.WriteHeader(http.StatusSwitchingProtocols)

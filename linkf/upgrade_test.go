@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -21,9 +22,7 @@ func siteOf(t *testing.T, h *Head, adopt func(*Joiner) error) *httptest.Server {
 			http.NotFound(w, r)
 			return
 		}
-		if c, err := Upgrade(w, r); err == nil {
-			h.Accept(c, hostOf(c), adopt)
-		}
+		h.AcceptHTTP(w, r, r.RemoteAddr, adopt)
 	}))
 	site.EnableHTTP2 = true
 	site.Config.ErrorLog = nil
@@ -97,12 +96,10 @@ func TestBytesRightBehindTheRequestAreTheLinks(t *testing.T) {
 	h, _ := nobody(t)
 	got := make(chan string, 1)
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if c, err := Upgrade(w, r); err == nil {
-			h.Accept(c, "host", func(j *Joiner) error {
-				got <- j.Identity
-				return fmt.Errorf("seen enough")
-			})
-		}
+		h.AcceptHTTP(w, r, "host", func(j *Joiner) error {
+			got <- j.Identity
+			return errors.New("seen enough")
+		})
 	}))
 	defer site.Close()
 	c, err := net.Dial("tcp", site.Listener.Addr().String())
@@ -162,7 +159,7 @@ func TestNodeSaysWhyItsHeadIsNotReached(t *testing.T) {
 	// A proxy that knows nothing of upgrades passes the request on without it.
 	stripping := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Header.Del("Connection")
-		_, _ = Upgrade(w, r)
+		h.AcceptHTTP(w, r, "host", adopt)
 	}))
 	t.Cleanup(stripping.Close)
 	gone := listen(t)
