@@ -13,11 +13,6 @@ import (
 	"github.com/slotfleet/slotfleet/fleet"
 )
 
-const (
-	handshakesMost    = 64 // that are not finished
-	handshakesAddress = 4  // of these, from one address
-)
-
 // HeadOptions say who a head is to its nodes.
 type HeadOptions struct {
 	// Identity of the head, the same over restarts: a node ends what an earlier run of
@@ -118,34 +113,20 @@ func (h *Head) Serve(ln net.Listener, adopt func(*Joiner) error) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer wg.Wait()
 	defer cancel()
-	for {
-		c, err := ln.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return nil
-		}
-		if err != nil {
-			// Out of files, mostly: accepting goes on when there are some again.
-			h.log.Warn("accept a node", "error", err)
-			if !pause(ctx, 100*time.Millisecond) {
-				return nil
-			}
-			continue
-		}
+	return accepted(ctx, ln, h.log, func(c net.Conn) {
 		wg.Go(func() {
 			stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 			defer stop()
 			h.Accept(c, adopt)
 		})
-	}
+	})
 }
 
 // Accept takes one connection of a node that dialled in, and returns when it was
 // attached or refused. Above the bounds on unfinished handshakes it is refused at once.
 func (h *Head) Accept(c net.Conn, adopt func(*Joiner) error) {
-	address := hostOf(c)
-	if !h.doors.enter(address) {
-		_ = writeAll(c, refusal(RefusedFull), time.Second)
-		_ = c.Close()
+	address, ok := h.doors.admit(c)
+	if !ok {
 		return
 	}
 	defer h.doors.leave(address)
@@ -173,36 +154,6 @@ func (h *Head) join(c net.Conn, address string, adopt func(*Joiner) error) error
 		}
 	}
 	return err
-}
-
-// admission bounds the handshakes that are not finished.
-type admission struct {
-	mu  sync.Mutex
-	all int
-	by  map[string]int // address
-}
-
-func (d *admission) enter(address string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.all >= handshakesMost || d.by[address] >= handshakesAddress {
-		return false
-	}
-	if d.by == nil {
-		d.by = make(map[string]int)
-	}
-	d.all++
-	d.by[address]++
-	return true
-}
-
-func (d *admission) leave(address string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.all--
-	if d.by[address]--; d.by[address] == 0 {
-		delete(d.by, address)
-	}
 }
 
 // greet does the handshake and learns who the node is, within greetLimit.
@@ -234,13 +185,4 @@ func (h *Head) greet(c net.Conn) (*secure, *greeting, entry, error) {
 		return nil, nil, entry{}, fmt.Errorf("the node did not say who it is: %w", err)
 	}
 	return s, g, hs.entry, c.SetDeadline(time.Time{})
-}
-
-// hostOf is the host at the other end.
-func hostOf(c net.Conn) string {
-	host, _, err := net.SplitHostPort(c.RemoteAddr().String())
-	if err != nil {
-		return c.RemoteAddr().String()
-	}
-	return host
 }

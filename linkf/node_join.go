@@ -116,39 +116,26 @@ func (n *Node) add(known func()) *nodeConn {
 }
 
 // Serve takes the heads that dial the node on a listener until that is closed, with
-// the first of the node's tokens, and waits for their connections to end. Close does
-// not close the listener.
+// the first of the node's tokens. Their connections end with Close, which does not close
+// the listener.
 func (n *Node) Serve(ln net.Listener) error {
 	keys := new(Keyring)
 	keys.Add(n.o.Tokens[0])
-	for {
-		c, err := ln.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return nil
-		}
-		if err != nil {
-			n.log.Warn("accept a head", "error", err)
-			if !pause(n.life, 100*time.Millisecond) {
-				return nil
-			}
-			continue
-		}
+	return accepted(n.life, ln, n.log, func(c net.Conn) {
 		if !n.hold() {
 			_ = c.Close()
-			continue
+			return
 		}
 		go func() {
 			defer n.wg.Done()
 			n.accept(c, keys)
 		}()
-	}
+	})
 }
 
 func (n *Node) accept(c net.Conn, keys *Keyring) {
-	address := hostOf(c)
-	if !n.doors.enter(address) {
-		_ = writeAll(c, refusal(RefusedFull), time.Second)
-		_ = c.Close()
+	address, ok := n.doors.admit(c)
+	if !ok {
 		return
 	}
 	known := sync.OnceFunc(func() { n.doors.leave(address) })
