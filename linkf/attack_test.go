@@ -117,7 +117,7 @@ func (p *peer) say(plain []byte) {
 		_, err = p.c.Write(b)
 	}
 	if err != nil {
-		p.t.Fatal(err)
+		p.t.Error(err)
 	}
 }
 
