@@ -14,11 +14,6 @@ import (
 	"github.com/slotfleet/slotfleet/fleet"
 )
 
-const (
-	handshakesMost    = 64 // that are not finished
-	handshakesAddress = 4  // of these, from one address
-)
-
 // HeadOptions say who a head is to its nodes.
 type HeadOptions struct {
 	// Identity of the head, the same over restarts: a node ends what an earlier run of
@@ -131,25 +126,13 @@ func (h *Head) Serve(ln net.Listener, adopt func(*Joiner) error) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer wg.Wait()
 	defer cancel()
-	for {
-		c, err := ln.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return nil
-		}
-		if err != nil {
-			// Out of files, mostly: accepting goes on when there are some again.
-			h.amiss.warn("accept a node", "", err)
-			if !pause(ctx, 100*time.Millisecond) {
-				return nil
-			}
-			continue
-		}
+	return accepted(ctx, ln, &h.amiss, func(c net.Conn) {
 		wg.Go(func() {
 			stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 			defer stop()
 			h.Accept(c, hostOf(c), adopt)
 		})
-	}
+	})
 }
 
 // Accept takes one connection of a node that dialled in from a host, and returns when it
@@ -162,9 +145,8 @@ func (h *Head) Accept(c net.Conn, host string, adopt func(*Joiner) error) {
 }
 
 func (h *Head) admit(c net.Conn, host string, adopt func(*Joiner) error) error {
-	if !h.doors.enter(host) {
-		_ = writeAll(c, refusal(RefusedFull), time.Second)
-		return RefusedFull
+	if err := h.doors.admit(c, host); err != nil {
+		return err
 	}
 	defer h.doors.leave(host)
 	return h.join(c, host, adopt)
@@ -192,36 +174,6 @@ func (g *greeting) turnAway(c net.Conn, s *secure, why error) {
 	if b, err := s.seal(nil, g.wire.rest(nil, 0, clockNow()), clockNow()); err == nil {
 		_ = writeAll(c, b, time.Second)
 		awaitClose(c)
-	}
-}
-
-// admission bounds the handshakes that are not finished.
-type admission struct {
-	mu  sync.Mutex
-	all int
-	by  map[string]int // address
-}
-
-func (d *admission) enter(address string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.all >= handshakesMost || d.by[address] >= handshakesAddress {
-		return false
-	}
-	if d.by == nil {
-		d.by = make(map[string]int)
-	}
-	d.all++
-	d.by[address]++
-	return true
-}
-
-func (d *admission) leave(address string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.all--
-	if d.by[address]--; d.by[address] == 0 {
-		delete(d.by, address)
 	}
 }
 
@@ -254,13 +206,4 @@ func (h *Head) greet(c net.Conn) (*secure, *greeting, entry, error) {
 		return nil, nil, entry{}, fmt.Errorf("the node did not say who it is: %w", err)
 	}
 	return s, g, hs.entry, c.SetDeadline(time.Time{})
-}
-
-// hostOf is the host at the other end.
-func hostOf(c net.Conn) string {
-	host, _, err := net.SplitHostPort(c.RemoteAddr().String())
-	if err != nil {
-		return c.RemoteAddr().String()
-	}
-	return host
 }

@@ -215,6 +215,11 @@ func (a *agentMachine) wake() (at time.Duration, ok bool) {
 	return a.told(at), true
 }
 
+// leaseAt is when tick has something to do with a lease next.
+func (a *agentMachine) leaseAt() (at time.Duration, ok bool) {
+	return a.told(a.leaseDue), a.leaseDue != never
+}
+
 func (c *agentConn) heartbeat() time.Duration {
 	if c.head != nil && len(c.head.sessions) > 0 {
 		return heartbeatBusy

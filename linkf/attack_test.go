@@ -62,7 +62,7 @@ func targets(t *testing.T, f func(t *testing.T, x *target)) {
 	t.Run("node", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNode(t, newServer(), token(t, tokenA))
-			f(t, &target{role: RoleHead, doors: &n.doors, accept: func(c net.Conn) { n.accept(c) }})
+			f(t, &target{role: RoleHead, doors: &n.doors, accept: n.accept})
 			if err := n.Close(); err != nil {
 				t.Error(err)
 			}
@@ -116,7 +116,7 @@ func (p *peer) say(plain []byte) {
 		_, err = p.c.Write(b)
 	}
 	if err != nil {
-		p.t.Fatal(err)
+		p.t.Error(err)
 	}
 }
 
@@ -353,6 +353,30 @@ func TestPeerThatNeverReadsIsLetGo(t *testing.T) {
 				t.Fatal("it is still connected after a minute")
 			}
 			time.Sleep(time.Second)
+		}
+	})
+}
+
+// A head that reads nothing cannot have a generation run on behind its lease.
+func TestLeaseEndsOnTimeThoughTheHeadDoesNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		n := newNode(t, s, token(t, tokenA))
+		x := &target{role: RoleHead, doors: &n.doors, accept: n.accept}
+		synctest.Wait()
+		p := x.enter(t)
+		p.greet(x) // the answer to reconcile waits to be written from here on
+		k := key{Session: 1, Epoch: 1}
+		began := time.Now()
+		b := p.w.put(nil, typeAssign, assign{k, 1, 2000, 1000, "m", ""}, 0)
+		b = p.w.put(b, typeAppend, appendContent{key: k, Command: 2, Path: "/x"}, 0)
+		p.say(p.w.put(b, typeGenerate, generate{key: k, Command: 3, Generation: 1, Credit: creditRoom}, 0))
+		<-s.ended
+		if got, want := time.Since(began), 2*time.Second; got != want {
+			t.Errorf("the generation ended after %v, want %v", got, want)
+		}
+		if err := n.Close(); err != nil {
+			t.Error(err)
 		}
 	})
 }

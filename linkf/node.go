@@ -58,7 +58,8 @@ type Node struct {
 	turns  map[string]int // which token a peer is met with, if it is not the first
 	closed bool
 	idle   chan struct{} // closed when a node that takes nothing new is empty; nil: it takes
-	ticker *time.Timer   // ends leases while nobody is connected
+	ticker *time.Timer   // for leases
+	ticks  time.Duration // when it does
 }
 
 // nodeConn is one connection. It is the machine's end of it.
@@ -179,10 +180,12 @@ func (n *Node) offer(s fleet.NodeState) {
 	n.stir()
 }
 
-// tick does what is due while no connection asks.
+// tick does what is due with leases: there may be no connection that asks, or one that
+// waits for its head to read.
 func (n *Node) tick() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.ticks = 0
 	n.m.tick(clockNow())
 	n.stir()
 }
@@ -194,7 +197,8 @@ func (n *Node) stir() {
 	for _, c := range n.conns {
 		wakeUp(c.kick)
 	}
-	if at, ok := n.m.wake(); ok && !n.closed && len(n.conns) == 0 {
+	if at, ok := n.m.leaseAt(); ok && at != n.ticks && !n.closed {
+		n.ticks = at
 		n.ticker.Reset(max(at-clockNow(), time.Millisecond))
 	}
 }

@@ -176,38 +176,26 @@ func (n *Node) add(known func()) *nodeConn {
 	return x
 }
 
-// Serve takes the heads that dial the node on a listener until that is closed. Close
-// waits for their connections to end, and does not close the listener.
+// Serve takes the heads that dial the node on a listener until that is closed. Their
+// connections end with Close, which does not close the listener.
 func (n *Node) Serve(ln net.Listener) error {
-	for {
-		c, err := ln.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return nil
-		}
-		if err != nil {
-			n.amiss.warn("accept a head", "", err)
-			if !pause(n.life, 100*time.Millisecond) {
-				return nil
-			}
-			continue
-		}
+	return accepted(n.life, ln, &n.amiss, func(c net.Conn) {
 		if !n.hold() {
 			_ = c.Close()
-			continue
+			return
 		}
 		go func() {
 			defer n.wg.Done()
 			n.accept(c)
 		}()
-	}
+	})
 }
 
 func (n *Node) accept(c net.Conn) {
 	host := hostOf(c)
-	if !n.doors.enter(host) {
-		_ = writeAll(c, refusal(RefusedFull), time.Second)
+	if err := n.doors.admit(c, host); err != nil {
 		_ = c.Close()
-		n.amiss.warn("a head that dialled was not taken", host, RefusedFull)
+		n.amiss.warn("a head that dialled was not taken", host, err)
 		return
 	}
 	known := sync.OnceFunc(func() { n.doors.leave(host) })
