@@ -3,125 +3,27 @@
 package caddymodule
 
 import (
-	"bufio"
+	"cmp"
 	"fmt"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
-	"os/exec"
+	"strings"
 	"slices"
 	"strconv"
-	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
-
-	"github.com/slotfleet/slotfleet/fleet/llamasim"
 )
 
-// peerVariable has the program of the tests be the node and the clients of a benchmark
-// in a process of its own, so that the CPU of this one is the edge's.
-const peerVariable = "SLOTFLEET_BENCH_PEER"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(peerVariable) == "" {
-		os.Exit(m.Run())
-	}
-	if err := bePeer(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
-
-// peerStreams run at once, of peerTokens each, peerRate a second.
-const (
-	peerStreams = 100
-	peerTokens  = 200
-	peerRate    = 40
-)
-
-// bePeer runs a stand-in, and clients when asked to, until its standard input ends.
-func bePeer() error {
-	sim, err := llamasim.Start(llamasim.Options{Model: "m", Slots: peerStreams, Decode: peerRate})
-	if err != nil {
-		return err
-	}
-	defer sim.Close()
-	clients := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprint(w, runClients(r.FormValue("edge"), r.FormValue("stream") == "true"))
-	}))
-	defer clients.Close()
-	fmt.Println(sim.URL())
-	fmt.Println(clients.URL)
-	_, err = io.Copy(io.Discard, os.Stdin)
-	return err
-}
-
-// runClients returns how many events all clients together got.
-func runClients(edge string, stream bool) (chunks int) {
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	transport := &http.Transport{MaxIdleConnsPerHost: peerStreams}
-	defer transport.CloseIdleConnections()
-	for i := range peerStreams {
-		wg.Go(func() {
-			body := chatBody("m", fmt.Sprint("story ", i), peerTokens, stream)
-			body = strings.Replace(body, "{", `{"ignore_eos":true,`, 1)
-			r, _ := http.NewRequest(http.MethodPost, edge+"/v1/chat/completions", strings.NewReader(body))
-			resp, err := transport.RoundTrip(r)
-			if err != nil {
-				return
-			}
-			defer resp.Body.Close()
-			s := readStream(resp.Body, nil)
-			mu.Lock()
-			defer mu.Unlock()
-			chunks += s.Chunks
-		})
-	}
-	wg.Wait()
-	return chunks
-}
-
-// startPeer returns the URLs of its node and of its clients.
-func startPeer(b *testing.B) (node, clients string) {
-	b.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), peerVariable+"=1")
-	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() {
-		stdin.Close()
-		_ = cmd.Wait() // it has said what went wrong
-	})
-	lines := bufio.NewScanner(stdout)
-	for _, to := range []*string{&node, &clients} {
-		if !lines.Scan() {
-			b.Fatal("the peer said nothing")
-		}
-		*to = lines.Text()
-	}
-	return node, clients
-}
-
-// BenchmarkStreamedChunk measures the CPU of the edge for each chunk of 100 streams,
-// flushed one by one, in turns with reverse_proxy in the same process. Chunks are
-// counted at the clients.
+// BenchmarkStreamedChunk measures the CPU of the edge for each chunk, in turns with
+// reverse_proxy in the same process. Chunks are counted at the clients. In turns, no two
+// chunks of a stream can meet, so that each is read, written and flushed by itself, whoever
+// is in between; at a rate, some do where the machine is busy.
 func BenchmarkStreamedChunk(b *testing.B) {
-	node, clients := startPeer(b)
-	ways := []string{"proxy", "on", "off"}
+	p := startPeer(b)
+	b.Run("in_turns", func(b *testing.B) { streamedChunks(b, p.turns, p.clients, 8) })
+	b.Run("at_40_a_second", func(b *testing.B) { streamedChunks(b, p.paced, p.clients, peerStreams) })
+}
+
+func streamedChunks(b *testing.B, node, clients string, streams int) {
 	const site = `
 	handle_path /proxy/* {
 		reverse_proxy %s {
@@ -138,36 +40,34 @@ func BenchmarkStreamedChunk(b *testing.B) {
 	}`
 	e := startEdge(b, "fleet {\n\t\tnode a "+node+"\n\t}", fmt.Sprintf(site, node))
 	e.allUp(1)
+	ways := strings.Fields(cmp.Or(os.Getenv("WAYS"), "proxy on off"))
 	took := make(map[string][]float64)
 	for b.Loop() {
 		for _, way := range ways {
 			before := cpu(b)
-			a := e.get(clients + "/?stream=true&edge=" + e.URL + "/" + way)
+			a := e.get(fmt.Sprintf("%s/?n=%d&edge=%s/%s", clients, streams, e.URL, way))
 			spent := cpu(b) - before
 			chunks, err := strconv.Atoi(a.Body)
-			if err != nil || chunks < peerStreams*peerTokens {
+			if err != nil || chunks < streams*(peerTokens-2) {
 				b.Fatalf("%s: the clients got %s chunks: %v", way, a.Body, a.Err)
 			}
 			took[way] = append(took[way], float64(spent)/float64(chunks)/float64(time.Microsecond))
 		}
 	}
 	for _, way := range ways {
-		slices.Sort(took[way])
-		b.ReportMetric(took[way][len(took[way])/2], "µs/chunk-"+way)
+		b.ReportMetric(median(took[way]), "µs/chunk-"+way)
 	}
-	var ratios []float64
-	for i := range took["on"] {
-		ratios = append(ratios, took["on"][i]/took["proxy"][i])
+	for _, way := range ways[1:] {
+		ratios := make([]float64, len(took[way]))
+		for i := range ratios {
+			ratios[i] = took[way][i] / took[ways[0]][i]
+		}
+		b.ReportMetric(median(ratios), way+"/proxy")
 	}
-	b.ReportMetric(ratios[len(ratios)/2], "on/proxy")
 	b.ReportMetric(0, "ns/op")
 }
 
-// cpu is what this process took so far.
-func cpu(b *testing.B) time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+func median(of []float64) float64 {
+	of = slices.Sorted(slices.Values(of))
+	return of[len(of)/2]
 }
