@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"context"
@@ -115,17 +116,24 @@ func TestSiteLimitIsAnsweredInOurForm(t *testing.T) {
 // many bytes, and a part of it.
 func dialRequest(t *testing.T, e *edge, path string, length int, part string) net.Conn {
 	t.Helper()
-	host := strings.TrimPrefix(e.URL, "http://")
-	conn, err := net.Dial("tcp", host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n%s", path, host, length, part); err != nil {
+	conn := dial(t, e)
+	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n%s", path, e.host(), length, part); err != nil {
 		t.Fatal(err)
 	}
 	return conn
 }
+
+func dial(t *testing.T, e *edge) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", e.host())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func (e *edge) host() string { return strings.TrimPrefix(e.URL, "http://") }
 
 func TestBodyThatDoesNotArriveIsRefused(t *testing.T) {
 	sim := startSim(t, llamasim.Options{Model: "m"})
@@ -138,6 +146,51 @@ func TestBodyThatDoesNotArriveIsRefused(t *testing.T) {
 	got, err := io.ReadAll(conn)
 	if err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 408 ") || !strings.Contains(string(got), `"code":"request_timeout"`) {
 		t.Errorf("got %q, %v, want 408", got, err)
+	}
+}
+
+// Whoever is refused without a look at the body, or gets what needs none, has the answer
+// though the body does not come.
+func TestAnswerThatNeedsNoBodyDoesNotWaitForIt(t *testing.T) {
+	sim := startSim(t, llamasim.Options{Model: "m"})
+	keys := keysOnDisk(t, "ann sk-1", `bob sk-2 "per_minute": 1`)
+	e := startEdge(t, nodes("", sim), "fleet {\n\t\tkeys "+keys+"\n\t\tmax_body 1KiB\n\t\tread_timeout 1h\n\t}")
+	e.ready()
+	if a := e.with("x-api-key: sk-2", chatPath, chatBody("m", "hi", 1, false)); a.Status != 200 {
+		t.Fatalf("got %+v, want the one request a minute", a)
+	}
+	cases := map[string]struct {
+		line, key string
+		length    int
+		status    int
+	}{
+		"no key":          {"POST /v1/chat/completions", "", 100, 401},
+		"used up":         {"POST /v1/chat/completions", "sk-2", 100, 429},
+		"too large":       {"POST /v1/chat/completions", "sk-1", 2048, 413},
+		"method":          {"PUT /v1/chat/completions", "sk-1", 100, 405},
+		"management":      {"POST /slots", "sk-1", 100, 404},
+		"unknown model":   {"GET /v1/models/x", "sk-1", 100, 404},
+		"list of models":  {"GET /v1/models", "sk-1", 100, 200},
+		"state of health": {"GET /health", "", 100, 200},
+		"length unknown":  {"PUT /v1/chat/completions", "sk-1", -1, 405},
+	}
+	asked := make(map[string]net.Conn)
+	for name, c := range cases {
+		body := fmt.Sprintf("Content-Length: %d", c.length)
+		if c.length < 0 {
+			body = "Transfer-Encoding: chunked"
+		}
+		asked[name] = dial(t, e)
+		fmt.Fprintf(asked[name], "%s HTTP/1.1\r\nHost: %s\r\nX-Api-Key: %s\r\n%s\r\n\r\n", c.line, e.host(), c.key, body)
+	}
+	for name, c := range cases {
+		if err := asked[name].SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		line, err := bufio.NewReader(asked[name]).ReadString('\n')
+		if err != nil || !strings.HasPrefix(line, fmt.Sprintf("HTTP/1.1 %d ", c.status)) {
+			t.Errorf("%s: got %q, %v, want %d", name, line, err, c.status)
+		}
 	}
 }
 

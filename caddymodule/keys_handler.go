@@ -57,7 +57,6 @@ func (h *Handler) letIn(p *reply, r *http.Request) bool {
 	k, shown := h.keys.keyOf(r, time.Now(), h.logger)
 	if k == nil {
 		p.w.Header().Set("WWW-Authenticate", challenge(shown))
-		p.forgo(time.Duration(h.ReadTimeout))
 		p.fail(errKey(shown))
 		return false
 	}

@@ -1,17 +1,13 @@
 package caddymodule
 
 import (
-	"bufio"
 	"context"
-	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/slotfleet/slotfleet/fleet/llamasim"
 )
@@ -85,26 +81,6 @@ func TestOnlyWhoHasAKeyIsServed(t *testing.T) {
 				t.Errorf("the answer repeats a secret: %s", a.Body)
 			}
 		})
-	}
-}
-
-// A body without a key is not waited for, let alone kept.
-func TestWithoutAKeyNoBodyIsRead(t *testing.T) {
-	sim := startSim(t, llamasim.Options{Model: "m"})
-	e := startEdge(t, nodes("", sim), "fleet {\n\t\tkeys "+keysOnDisk(t, "ann sk-1")+"\n\t\tread_timeout 100ms\n\t}")
-	e.ready()
-	host := strings.TrimPrefix(e.URL, "http://")
-	conn, err := net.Dial("tcp", host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Length: 60000000\r\n\r\n{", chatPath, host)
-	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.HasPrefix(line, "HTTP/1.1 401 ") {
-		t.Errorf("got %q, %v while the body is missing, want 401", line, err)
 	}
 }
 
