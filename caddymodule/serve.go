@@ -180,7 +180,7 @@ func (h *Handler) run(p *reply, r *http.Request, l lease, todo work, mem *share,
 	}()
 	a.placed = time.Now()
 	if todo.call != nil {
-		return p.answer(ctx, s, todo)
+		return p.answer(ctx, s, todo, mem)
 	}
 	out, job := p.whole, limited(&bounded{Job: todo.job, mem: mem}, h.Resume)
 	if todo.job.Streams() {
@@ -191,10 +191,15 @@ func (h *Handler) run(p *reply, r *http.Request, l lease, todo work, mem *share,
 	return s.Run(ctx, job, out)
 }
 
-// answer has a call answered.
-func (p *reply) answer(ctx context.Context, s *fleet.Session, todo work) error {
-	got, err := s.Call(ctx, *todo.call)
+// answer has a call answered. Links that do not ask for room tell the size afterwards.
+func (p *reply) answer(ctx context.Context, s *fleet.Session, todo work, mem *share) error {
+	call := *todo.call
+	call.Room = mem.room
+	got, err := s.Call(ctx, call)
 	if err != nil {
+		return err
+	}
+	if err := mem.room(int64(cap(got.Body))); err != nil {
 		return err
 	}
 	p.contentType, p.body = "application/json", got.Body

@@ -148,6 +148,10 @@ type Call struct {
 
 	// Patience bounds silence. The manager sets it.
 	Patience Patience
+
+	// Room, if not nil, is asked before the answer takes n bytes of memory in all, from
+	// the goroutine of Call. Its error ends the call, which is not made again.
+	Room func(n int64) error
 }
 
 // Reply is what a model server answered, for the layer that asked.
