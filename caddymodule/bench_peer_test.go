@@ -5,6 +5,7 @@ package caddymodule
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -44,6 +45,9 @@ const (
 	peerStreams = 100
 	peerTokens  = 200
 	peerRate    = 40
+
+	peerCalls = 200  // of each of those who call
+	peerHeld  = 4000 // streams that are open at once
 )
 
 // bePeer runs the nodes, and clients when asked to, until its standard input ends.
@@ -58,14 +62,34 @@ func bePeer() error {
 		return err
 	}
 	defer fast.Close()
+	slow, err := llamasim.Start(llamasim.Options{Model: "m", Slots: peerHeld, Decode: 0.01})
+	if err != nil {
+		return err
+	}
+	defer slow.Close()
 	turns := httptest.NewServer(newTurns(fast.URL()))
 	defer turns.Close()
+	var held crowd
 	clients := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		edge := r.FormValue("edge")
 		n, _ := strconv.Atoi(r.FormValue("n"))
-		fmt.Fprint(w, runClients(r.FormValue("edge"), n))
+		switch r.FormValue("do") {
+		case "streams":
+			fmt.Fprint(w, runClients(edge, n, true))
+		case "answers":
+			fmt.Fprint(w, runClients(edge, n, false))
+		case "calls":
+			fmt.Fprint(w, runCalls(edge, n))
+		case "hold":
+			fmt.Fprint(w, held.gather(edge, n))
+		case "leave":
+			held.leave()
+		}
 	}))
 	defer clients.Close()
 	fmt.Println(paced.URL())
+	fmt.Println(fast.URL())
+	fmt.Println(slow.URL())
 	fmt.Println(turns.URL)
 	fmt.Println(clients.URL)
 	_, err = io.Copy(io.Discard, os.Stdin)
@@ -127,9 +151,9 @@ func (n *turns) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// runClients has each of n clients read a stream and returns how many events all
-// together got.
-func runClients(edge string, n int) (chunks int64) {
+// runClients has each of n clients read an answer and returns how many events all
+// together got; a whole answer is one.
+func runClients(edge string, n int, stream bool) (chunks int64) {
 	var all atomic.Int64
 	var wg sync.WaitGroup
 	transport := &http.Transport{MaxIdleConnsPerHost: peerStreams}
@@ -140,15 +164,19 @@ func runClients(edge string, n int) (chunks int64) {
 			case <-got[i]: // the finish of the story before
 			default:
 			}
-			body := chatBody("m", fmt.Sprint("story ", i), peerTokens, true)
-			body = strings.Replace(body, "{", `{"ignore_eos":true,`, 1)
-			r, _ := http.NewRequest(http.MethodPost, edge+"/v1/chat/completions", strings.NewReader(body))
-			resp, err := transport.RoundTrip(r)
+			resp, err := transport.RoundTrip(tell(context.Background(), edge, i, stream))
 			if err != nil {
 				fmt.Fprintln(os.Stderr, "client", i, err)
 				return
 			}
 			defer resp.Body.Close()
+			if !stream {
+				body, err := io.ReadAll(resp.Body)
+				if err == nil && bytes.Contains(body, []byte(`"finish_reason":"length"`)) {
+					all.Add(1)
+				}
+				return
+			}
 			s := readStream(resp.Body, func(chunks int) {
 				if chunks > 1 { // the first is the role's
 					select {
@@ -167,8 +195,77 @@ func runClients(edge string, n int) (chunks int64) {
 	return all.Load()
 }
 
+// tell asks for a story.
+func tell(ctx context.Context, edge string, i int, stream bool) *http.Request {
+	body := chatBody("m", fmt.Sprint("story ", i), peerTokens, stream)
+	body = strings.Replace(body, "{", `{"ignore_eos":true,`, 1)
+	r, _ := http.NewRequestWithContext(ctx, http.MethodPost, edge+"/v1/chat/completions", strings.NewReader(body))
+	return r
+}
+
+// runCalls has each of n clients make calls and returns how many were answered.
+func runCalls(edge string, n int) int64 {
+	var all atomic.Int64
+	var wg sync.WaitGroup
+	transport := &http.Transport{MaxIdleConnsPerHost: n}
+	defer transport.CloseIdleConnections()
+	for range n {
+		wg.Go(func() {
+			for range peerCalls {
+				r, _ := http.NewRequest(http.MethodPost, edge+"/tokenize", strings.NewReader(`{"content":"How long is this?"}`))
+				resp, err := transport.RoundTrip(r)
+				if err != nil {
+					fmt.Fprintln(os.Stderr, "call", err)
+					return
+				}
+				body, err := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				if err == nil && bytes.Contains(body, []byte(`"tokens"`)) {
+					all.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return all.Load()
+}
+
+// crowd is clients whose streams stay open.
+type crowd struct {
+	leave func()
+}
+
+// gather opens n streams and returns how many began.
+func (c *crowd) gather(edge string, n int) int64 {
+	ctx, cancel := context.WithCancel(context.Background())
+	var began atomic.Int64
+	var came, all sync.WaitGroup
+	transport := &http.Transport{DisableKeepAlives: true}
+	for i := range n {
+		came.Add(1)
+		all.Go(func() {
+			resp, err := transport.RoundTrip(tell(ctx, edge, i, true))
+			if err == nil {
+				defer resp.Body.Close()
+				_, err = resp.Body.Read(make([]byte, 1))
+			}
+			if err == nil {
+				began.Add(1)
+			}
+			came.Done()
+			<-ctx.Done()
+		})
+	}
+	came.Wait()
+	c.leave = func() {
+		cancel()
+		all.Wait()
+	}
+	return began.Load()
+}
+
 // peer is where the nodes and the clients of a benchmark are.
-type peer struct{ paced, turns, clients string }
+type peer struct{ paced, fast, slow, turns, clients string }
 
 func startPeer(b *testing.B) (p peer) {
 	b.Helper()
@@ -191,7 +288,7 @@ func startPeer(b *testing.B) (p peer) {
 		_ = cmd.Wait() // it has said what went wrong
 	})
 	lines := bufio.NewScanner(stdout)
-	for _, to := range []*string{&p.paced, &p.turns, &p.clients} {
+	for _, to := range []*string{&p.paced, &p.fast, &p.slow, &p.turns, &p.clients} {
 		if !lines.Scan() {
 			b.Fatal("the peer said nothing")
 		}
