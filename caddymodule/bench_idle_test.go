@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -66,7 +65,7 @@ func BenchmarkThousandIdleNodes(b *testing.B) {
 	token, door := linkf.NewToken(), freeAddr(b)
 	e := startEdge(b, fmt.Sprintf("fleet {\n\t\tlisten %s\n\t\ttoken %s\n\t}", door, token), "fleet")
 	before := resident(b)
-	startPeer(b, nil, peerVariable+"=nodes", "SLOTFLEET_BENCH_HEAD="+door, "SLOTFLEET_BENCH_TOKEN="+token)
+	runPeer(b, nil, peerVariable+"=agents", "SLOTFLEET_BENCH_HEAD="+door, "SLOTFLEET_BENCH_TOKEN="+token)
 	for deadline := time.Now().Add(2 * time.Minute); ; {
 		var s struct{ Up int }
 		decode(b, e.get(e.Admin+"/fleet/nodes").Body, &s)
@@ -86,19 +85,4 @@ func BenchmarkThousandIdleNodes(b *testing.B) {
 	b.ReportMetric(100*float64(cpu(b)-spent)/float64(time.Since(began)), "%-core")
 	b.ReportMetric(float64(after-before)/1e6, "MB")
 	b.ReportMetric(0, "ns/op")
-}
-
-// resident is the memory that this process has, without what it could give back.
-func resident(b *testing.B) (bytes int) {
-	b.Helper()
-	debug.FreeOSMemory()
-	status, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		b.Skip("the memory of a process is read from /proc/self/statm, which is not there")
-	}
-	var size int
-	if _, err := fmt.Sscan(string(status), &size, &bytes); err != nil {
-		b.Fatal(err)
-	}
-	return bytes * os.Getpagesize()
 }

@@ -35,8 +35,10 @@ func readBody(p *reply, r *http.Request, limit int64, timeout time.Duration, mem
 	if r.ContentLength > limit {
 		return nil, errTooLarge(limit)
 	}
-	p.boundBody()
+	// Not every writer has deadlines; those of the server remain.
+	_ = p.rc.SetReadDeadline(time.Now().Add(timeout))
 	raw, err := readAll(http.MaxBytesReader(p.w, r.Body, limit), r.ContentLength, limit, mem)
+	p.unread = err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
 	if err != nil {
 		return nil, bodyError(r, err, limit, timeout)
 	}

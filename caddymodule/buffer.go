@@ -74,6 +74,14 @@ func (s *share) keep(n int64) bool {
 	return true
 }
 
+// room is keep for what is answered whole.
+func (s *share) room(n int64) error {
+	if !s.keep(n) {
+		return errNoMemory
+	}
+	return nil
+}
+
 // release gives everything back.
 func (s *share) release() {
 	s.of.used.Add(-s.held - s.kept)

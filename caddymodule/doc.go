@@ -35,7 +35,7 @@
 // each key has used up (keys_usage.go): keys_handler.go asks it who a request is from before
 // the body is read, [FleetKeys] for routes of others.
 //
-// A request passes through handler.go: routes.go says whose it is, body.go reads it
+// A request passes through serve.go: routes.go says whose it is, body.go reads it
 // into memory that buffer.go sets aside, fleet/openai makes a job or a call of it, held.go
 // bounds what the job holds, the manager runs that, respond.go writes what comes out and ping.go a sign of life where
 // nothing does, headers.go and account.go tell the client, metrics and access log about

@@ -81,6 +81,26 @@ func TestAnswersCountTowardsTheBuffer(t *testing.T) {
 }
 
 // What a request does not need any more is given back while it runs.
+// The pieces of a text, told one by one, are several times as long as it is.
+func TestAnswersOfCallsCountTowardsTheBuffer(t *testing.T) {
+	sim := startSim(t, llamasim.Options{Model: "m"})
+	ask := func(e *edge) answer {
+		e.ready()
+		a := e.post("/tokenize", `{"with_pieces":true,"content":"`+strings.Repeat("word ", 4<<10)+`"}`)
+		e.wantFree()
+		return a
+	}
+	e := startEdge(t, nodes("buffer 1MiB", sim), "fleet")
+	a := ask(e)
+	if a.Status != 200 || len(a.Body) < 64<<10 {
+		t.Fatalf("got %d and %d bytes, want an answer of more than 64 KiB", a.Status, len(a.Body))
+	}
+	if err := e.load(nodes("buffer 64KiB", sim), "fleet"); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, ask(e), 503, "overloaded")
+}
+
 func TestShareFollowsWhatIsHeld(t *testing.T) {
 	var all memory
 	mem := share{of: &all, limit: 10 * keepStep}

@@ -22,7 +22,7 @@ type reply struct {
 	id  string
 	who *key // whose request it is; nil: no key was needed
 
-	unread time.Duration // how long a body may take that nobody has read; 0: that is bounded
+	unread bool // the request's body was not read to its end
 
 	shape       openai.Shape // of its errors
 	contentType string       // of an answer that is not an error
@@ -38,7 +38,10 @@ type reply struct {
 }
 
 func newReply(w http.ResponseWriter, r *http.Request) *reply {
-	p := &reply{w: w, rc: http.NewResponseController(w), id: requestID(r), shape: openai.ShapeOf(r.URL.Path)}
+	p := &reply{
+		w: w, rc: http.NewResponseController(w), id: requestID(r),
+		shape: openai.ShapeOf(r.URL.Path), unread: r.ContentLength != 0,
+	}
 	w.Header().Set("X-Request-Id", p.id)
 	if extra, ok := r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
 		extra.Set(zap.String("request_id", p.id))
@@ -149,25 +152,22 @@ func (p *reply) fail(e *openai.Error) {
 	_ = p.send(e.Status, "application/json", e.BodyIn(p.shape)) // nobody is there to hear of an error
 }
 
-// boundBody bounds how long the body of the request may take. The server needs that of
-// one that nobody reads, too: it reads some of it before it answers (256 KiB: there are
-// clients that do not listen before they have sent it), and would wait for that as long as
-// the client likes.
-func (p *reply) boundBody() {
-	if p.unread > 0 {
-		_ = p.rc.SetReadDeadline(time.Now().Add(p.unread)) // not every writer has deadlines; those of the server remain
-		p.unread = 0
-	}
-}
+// unreadLimit is how long an answer waits for the rest of a request that it did not need:
+// there are clients that listen only when they have sent all, but one may take as long
+// as it likes.
+const unreadLimit = time.Second
 
-// send answers with a body that is complete. The flush is the last thing done to an
-// answer: the closing chunk of a handler that paused before it returned meets a write
-// deadline that has passed; a flush moves it.
+// send answers with a body that is complete. Over HTTP/1 the server reads up to 256 KiB
+// of what is unread of the request before it sends anything. The flush is the last thing
+// done to an answer: the closing chunk of a handler that paused before it returned meets a
+// write deadline that has passed; a flush moves it.
 func (p *reply) send(status int, contentType string, body []byte) error {
-	p.boundBody()
 	h := p.w.Header()
 	h.Set("Content-Type", contentType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
+	if p.unread {
+		_ = p.rc.SetReadDeadline(time.Now().Add(unreadLimit)) // not every writer has deadlines; those of the server remain
+	}
 	p.begin(status)
 	p.arm()
 	defer p.disarm()

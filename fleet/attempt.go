@@ -11,6 +11,8 @@ type generation struct {
 	s     *Session
 	job   Job
 	write func([]byte) error
+
+	waits []byte // what goes to the client together with the event that follows at once
 }
 
 func (g *generation) needs() (Needs, error) { return g.job.Needs() }
@@ -41,6 +43,9 @@ func (g *generation) attempt(ctx context.Context) error {
 		}
 		return g.pass(ctx, e)
 	})
+	if e := g.flush(); e != nil {
+		err = e
+	}
 	s.m.learn(s.claim, &s.request, t.Timings)
 	if expected, actual, ok := s.m.learnCache(s.claim, &t); ok {
 		s.policy.Observer.Reused(i.Node, i.Model, expected, actual)
@@ -59,20 +64,49 @@ func (g *generation) pass(ctx context.Context, e Event) error {
 	s := g.s
 	s.gate <- struct{}{}
 	defer func() { <-s.gate }()
-	if err := context.Cause(ctx); err != nil {
-		return err // a command came between; what it saw is what counts
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // a command came between; what it saw is what counts
 	}
 	out, err := g.job.Take(e)
+	if err != nil || len(out) == 0 && len(g.waits) == 0 {
+		return err
+	}
+	if e.More || len(g.waits) > 0 {
+		g.waits = append(g.waits, out...)
+		if !e.More || len(g.waits) > maxTogether {
+			err = g.flush()
+		}
+	} else {
+		err = g.hand(out)
+	}
 	if err != nil || len(out) == 0 {
 		return err
 	}
+	s.events.Add(1)
+	g.job.Delivered()
+	return nil
+}
+
+// maxTogether bounds what is written at once.
+const maxTogether = 32 << 10
+
+// flush writes what waits for an event that did not come.
+func (g *generation) flush() error {
+	if len(g.waits) == 0 {
+		return nil
+	}
+	out := g.waits
+	g.waits = g.waits[:0]
+	return g.hand(out)
+}
+
+// hand gives the client bytes.
+func (g *generation) hand(out []byte) error {
 	if err := g.write(out); err != nil {
 		return errors.Join(errClientGone, err)
 	}
-	s.delivered.Store(true)
-	s.bytes.Add(int64(len(out)))
-	s.events.Add(1)
-	g.job.Delivered()
+	g.s.delivered.Store(true)
+	g.s.bytes.Add(int64(len(out)))
 	return nil
 }
 

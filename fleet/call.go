@@ -27,16 +27,31 @@ type question struct {
 	call  Call
 	reply Reply
 	done  bool
+	full  error // there is no room for the answer
 }
 
 // needs lets any instance of the model answer: nothing was delivered.
-func (q *question) needs() (Needs, error) { return Needs{Done: q.done}, nil }
+func (q *question) needs() (Needs, error) { return Needs{Done: q.done}, q.full }
+
+// room asks for memory for the answer. Of that there is no more elsewhere.
+func (q *question) room(n int64) error {
+	err := q.call.Room(n)
+	if err != nil {
+		q.s.gate <- struct{}{}
+		q.full = err
+		<-q.s.gate
+	}
+	return err
+}
 
 func (q *question) attempt(ctx context.Context) error {
 	s := q.s
 	c := q.call
 	c.Model, c.Unload = s.claim.state.Model, s.claim.unloads()
 	c.Patience = s.patience()
+	if c.Room != nil {
+		c.Room = q.room
+	}
 	n := s.claim.instance.node
 	reply, err := n.link.Call(ctx, c)
 	if err != nil {

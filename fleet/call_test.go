@@ -83,6 +83,27 @@ func TestCallsOfALostFleetAreBounded(t *testing.T) {
 	})
 }
 
+// There is one memory for all answers, whichever node gives them.
+func TestCallWithoutRoomIsNotMadeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, y := serving("m", 1), serving("m", 1)
+		x.ask = func(_ context.Context, c Call) (Reply, error) { return Reply{}, c.Room(100) }
+		y.ask = x.ask
+		m, a := fleetOf(t, nil, x, y)
+		synctest.Wait()
+		s, err := m.Admit(t.Context(), a, Request{Model: "m"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		full := &RequestError{Reason: ReasonOverloaded}
+		_, err = s.Call(t.Context(), Call{Op: OpAsk, Path: "/embeddings", Room: func(int64) error { return full }})
+		if !errors.Is(err, full) || x.asks+y.asks != 1 {
+			t.Errorf("got %v after %d calls, want %v after 1", err, x.asks+y.asks, full)
+		}
+		quietNow(t, m)
+	})
+}
+
 func TestRefusedCallIsTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x, y := serving("m", 1), serving("m", 1)

@@ -14,7 +14,7 @@
 //	    │   Job.Request(Instance)  what to send to this instance, now
 //	    │   Link.Run               sends it; for each event:
 //	    │       Job.Take           what the client may have of it
-//	    │       write              the client has it
+//	    │       write              the client has it; of events that came together, once
 //	    │       Job.Delivered
 //	    │   the node fails: Job.Needs() says what another must be able to do; the
 //	    │   lane is given back, one of such an instance is taken, and again

@@ -40,7 +40,8 @@ type Job interface {
 	// An error ends the attempt.
 	Take(Event) (out []byte, err error)
 
-	// Delivered says that the bytes of the last Take were written to the client.
+	// Delivered says that the client has the bytes of the last Take, or gets them
+	// before any others.
 	Delivered()
 
 	// Needs says what an instance must be able to do to go on from what was
@@ -94,6 +95,10 @@ type Event struct {
 
 	// Timings are the server's own figures, where the event carried them.
 	Timings *Timings
+
+	// More says that the next event is here already and follows at once: what the
+	// client may have of this one may be written together with that.
+	More bool
 }
 
 // Progress is how much of the prompt is in the cache of the server.
@@ -143,6 +148,10 @@ type Call struct {
 
 	// Patience bounds silence. The manager sets it.
 	Patience Patience
+
+	// Room, if not nil, is asked before the answer takes n bytes of memory in all, from
+	// the goroutine of Call. Its error ends the call, which is not made again.
+	Room func(n int64) error
 }
 
 // Reply is what a model server answered, for the layer that asked.

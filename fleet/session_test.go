@@ -454,3 +454,56 @@ func TestTooLongARequestLeavesTheNodeAlone(t *testing.T) {
 		}
 	})
 }
+
+// together answers with the words as if they had come in one piece.
+func together(words ...string) func(context.Context, Assignment, func(Event) error) error {
+	return func(_ context.Context, _ Assignment, take func(Event) error) error {
+		for i, w := range words {
+			if err := take(Event{Kind: EventData, Data: []byte(w), More: i+1 < len(words)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+func TestWhatCameTogetherIsWrittenTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := serving("m", 1)
+		x.run = together("one", "two", "three.")
+		m, a := fleetOf(t, nil, x)
+		synctest.Wait()
+		s, err := m.Admit(t.Context(), a, Request{Model: "m"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var writes []string
+		err = s.Run(t.Context(), &fakeJob{}, func(b []byte) error {
+			writes = append(writes, string(b))
+			return nil
+		})
+		if want := []string{"onetwothree.", "[done]"}; !slices.Equal(writes, want) || err != nil {
+			t.Errorf("got %q, %v, want %q", writes, err, want)
+		}
+	})
+}
+
+// What was to be written together with an event that did not come is not lost.
+func TestWhatWaitsForAnEventIsWrittenBeforeTheNextNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := serving("m", 1)
+		x.run = func(_ context.Context, _ Assignment, take func(Event) error) error {
+			for _, w := range []string{"one", "two"} {
+				if err := take(Event{Kind: EventData, Data: []byte(w), More: true}); err != nil {
+					return err
+				}
+			}
+			return &NodeLost{Node: "x", Cause: CauseReset}
+		}
+		m, a := fleetOf(t, nil, x, serving("m", 1, "three."))
+		synctest.Wait()
+		if got, err := ask(m, a, &fakeJob{}); got != "onetwo three. [done]" || err != nil {
+			t.Errorf("got %q, %v", got, err)
+		}
+	})
+}

@@ -76,8 +76,11 @@ func (l *Link) answer(outer context.Context, c fleet.Call) (fleet.Reply, error) 
 		return fleet.Reply{}, l.fault(outer, ctx, err)
 	}
 	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxReply+1))
+	b, full, err := readReply(io.LimitReader(resp.Body, maxReply+1), resp.ContentLength, c.Room)
 	clock.stop()
+	if full != nil {
+		return fleet.Reply{}, full
+	}
 	if err != nil && (ctx.Err() != nil || resp.StatusCode == http.StatusOK) {
 		return fleet.Reply{}, l.fault(outer, ctx, err)
 	}
@@ -89,6 +92,33 @@ func (l *Link) answer(outer context.Context, c fleet.Call) (fleet.Reply, error) 
 		return fleet.Reply{}, l.objection(r)
 	}
 	return r, nil
+}
+
+// readReply reads an answer of size bytes (-1: nobody knows) to its end, into memory that
+// there is room for. full: there is not.
+func readReply(r io.Reader, size int64, room func(int64) error) (b []byte, full, err error) {
+	const first = 4 << 10
+	if size < 0 || size > maxReply {
+		size = first
+	}
+	for next := size + 1; ; next = 2 * int64(cap(b)) { // one byte more shows the end
+		if room != nil {
+			if full := room(next); full != nil {
+				return nil, full, nil
+			}
+		}
+		b = append(make([]byte, 0, next), b...)
+		for len(b) < cap(b) {
+			n, err := r.Read(b[len(b):cap(b)])
+			b = b[:len(b)+n]
+			if err == io.EOF {
+				return b, nil, nil
+			}
+			if err != nil {
+				return b, nil, err
+			}
+		}
+	}
 }
 
 // answers asks whether the server is there at all.

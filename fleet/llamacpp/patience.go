@@ -25,6 +25,8 @@ type waiting struct {
 	ask    func(context.Context) error
 	strike func()
 
+	works bool // since the last wait; only of the goroutine that waits
+
 	ctx    context.Context // of ask
 	cancel context.CancelFunc
 	asks   sync.WaitGroup
@@ -55,6 +57,9 @@ func (w *waiting) start(limit time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.turn++
+	if w.works {
+		w.works, w.idle = false, 0
+	}
 	w.on, w.asked, w.limit, w.begun = true, false, limit, time.Now()
 	w.wind(w.begun)
 }
@@ -70,11 +75,7 @@ func (w *waiting) stop() {
 }
 
 // worked says that the server did not only show that it is there.
-func (w *waiting) worked() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.idle = 0
-}
+func (w *waiting) worked() { w.works = true }
 
 // wind has the wait end at the limit from now, or at what is left of the idle time. mu
 // is held. There is a wait for each token, and setting a timer costs more than all else

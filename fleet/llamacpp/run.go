@@ -79,6 +79,7 @@ type generation struct {
 	body    io.ReadCloser
 	opened  bool
 	begun   bool // data came, progress aside
+	more    bool // the next event is here, too
 	left    bool // the link waits for its end
 	figures figures
 }
@@ -183,6 +184,7 @@ func (g *generation) stream() error {
 		case err != nil:
 			return g.lost(err)
 		}
+		g.more = in.more()
 		switch f.kind {
 		case framePing:
 			err = g.tell(fleet.Event{Kind: fleet.EventAlive})
@@ -208,7 +210,7 @@ func (g *generation) data(f frame) error {
 	data := bytes.TrimSpace(f.data)
 	switch {
 	case len(data) == 0, bytes.Equal(data, nullData):
-		return nil
+		return g.tell(fleet.Event{Kind: fleet.EventAlive})
 	case isErrorEvent(data):
 		return g.named(classifyEvent(data))
 	case f.torn && data[0] == '{' && data[len(data)-1] != '}':
@@ -243,6 +245,7 @@ func (g *generation) tell(e fleet.Event) error {
 	if g.outer.Err() != nil {
 		return context.Cause(g.outer)
 	}
+	e.More = g.more
 	return g.take(e)
 }
 

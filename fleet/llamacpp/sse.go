@@ -85,6 +85,24 @@ func (s *sseReader) next() (frame, error) {
 	}
 }
 
+// more reports whether the next frame is an event with an object and needs no read.
+func (s *sseReader) more() bool {
+	rest := s.buf[s.line:s.end]
+	if named, ok := bytes.CutPrefix(rest, eventField); ok {
+		_, rest, _ = bytes.Cut(named, lineEnd)
+	}
+	return bytes.HasPrefix(rest, objectField) && bytes.Contains(rest, emptyLine)
+}
+
+// What llama-server writes. Where it comes in another form, events are only handed on
+// without knowing of the next.
+var (
+	eventField  = []byte("event: ")
+	objectField = []byte("data: {")
+	lineEnd     = []byte("\n")
+	emptyLine   = []byte("\n\n")
+)
+
 // last returns what stands at the end of the stream.
 func (s *sseReader) last() (frame, error) {
 	if s.err != io.EOF {

@@ -268,3 +268,27 @@ func BenchmarkSSE(b *testing.B) {
 		})
 	}
 }
+
+func TestReaderTellsWhetherTheNextEventIsHere(t *testing.T) {
+	for _, c := range []struct {
+		rest string
+		want bool
+	}{
+		{"data: {\"b\":1}\n\n", true},
+		{"event: message\ndata: {\"b\":1}\n\n", true},
+		{"", false},
+		{"data: {\"b\":1}\n", false},
+		{"data: [DONE]\n\n", false},
+		{"data: null\n\n", false},
+		{": ping\n\ndata: {\"b\":1}\n\n", false},
+		{"event: message\n\ndata: {\"b\":1}\n\n", false},
+	} {
+		s := newSSEReader(strings.NewReader("data: {\"a\":1}\n\n" + c.rest))
+		if f, err := s.next(); err != nil || string(f.data) != `{"a":1}` {
+			t.Fatalf("got %q, %v", f.data, err)
+		}
+		if got := s.more(); got != c.want {
+			t.Errorf("before %q: got %v, want %v", c.rest, got, c.want)
+		}
+	}
+}

@@ -106,7 +106,7 @@ func (m *members) next() bool {
 	}
 	b = skip(b[1:])
 	n := 0
-	for n < len(b) && plain(b[n]) {
+	for n < len(b) && plain[b[n]] {
 		n++
 	}
 	if n == 0 {
@@ -124,17 +124,28 @@ func skip(b []byte) []byte {
 	return b
 }
 
-func plain(c byte) bool {
-	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c == '-' || c == '+' || c == '.' || c == 'E'
-}
+// plain are the bytes of numbers, null, true and false.
+var plain = func() (is [256]bool) {
+	for _, c := range []byte("0123456789abcdefghijklmnopqrstuvwxyz-+.E") {
+		is[c] = true
+	}
+	return is
+}()
 
 // tokens is the value as a count; 0 where it is none.
 func (m *members) tokens() fleet.Tokens {
-	n, err := strconv.ParseInt(string(m.value), 10, 64)
-	if err != nil || n < 0 {
+	const digits = 18 // more do not fit
+	if len(m.value) > digits {
 		return 0
 	}
-	return fleet.Tokens(n)
+	var n fleet.Tokens
+	for _, c := range m.value {
+		if c < '0' || c > '9' {
+			return 0
+		}
+		n = 10*n + fleet.Tokens(c-'0')
+	}
+	return n
 }
 
 // rate is the value as a speed; 0 where it is none: null, for one.

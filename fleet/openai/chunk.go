@@ -28,6 +28,12 @@ type chunk struct {
 	event // where events bear names
 
 	parts []part
+
+	// Of timings, once they were looked for.
+	numbers []span
+	told    [timingKinds]int // which of them, counted from 1; 0: it is not told
+
+	alike alike
 }
 
 // The members that say whose answer a chunk belongs to; one answer keeps those of
@@ -64,7 +70,13 @@ type part struct {
 
 // scan reads a payload and reports whether it is a JSON object.
 func (c *chunk) scan(a api, data []byte) bool {
-	*c = chunk{data: data, parts: c.parts[:0]}
+	if c.follow(data) {
+		return true
+	}
+	*c = chunk{
+		data: data, parts: c.parts[:0], numbers: c.numbers[:0],
+		alike: alike{rest: c.alike.rest[:0], gaps: c.alike.gaps[:0]},
+	}
 	s := scanner{b: data}
 	switch a {
 	case apiNative:
@@ -90,10 +102,14 @@ func (c *chunk) scan(a api, data []byte) bool {
 		c.members++
 	}
 	s.end()
+	if s.fault != "" {
+		return false
+	}
 	if c.verbose.ok() {
 		c.scanVerbose()
 	}
-	return s.fault == ""
+	c.remember()
+	return true
 }
 
 func (c *chunk) find(key []byte) *member {
@@ -239,6 +255,9 @@ func figure(v []byte) (n int64) {
 
 // real reads a number that a server wrote; null and the like are 0, and unknown.
 func real(v []byte) (float64, bool) {
+	if len(v) == 0 {
+		return 0, false
+	}
 	f, err := strconv.ParseFloat(string(v), 64)
 	return f, err == nil
 }

@@ -15,7 +15,9 @@
 //	end  ── End ────► finish, usage, [DONE]; or the error end
 //
 // Neither bodies nor chunks are decoded: a scan finds the bounds of what matters,
-// and edits are made in place, so that all that is unknown passes byte for byte.
+// and edits are made in place, so that all that is unknown passes byte for byte. A chunk
+// that differs from the one before only in its text and figures is not scanned either
+// (alike.go).
 //
 // # Languages
 //

@@ -21,39 +21,36 @@ type figures struct {
 	hasMs       bool
 }
 
-// noteTimings reads llama-server's timings, any figure of which may be null.
-func (f *figures) noteTimings(v []byte) (ok bool) {
-	var cache, n int64 = -1, -1
-	var hasMs, hasPromptMs bool
-	var buf [64]byte
-	s := scanner{b: v}
-	for s.enter('{'); s.more('}'); {
-		key := name(s.key().of(s.b), &buf)
-		is := timingOf(key)
-		val := s.value().of(s.b)
-		switch is {
-		case timingCache:
-			cache = figure(val)
-		case timingPromptN:
-			n = figure(val)
-		case timingPromptMs:
-			f.promptMs, hasPromptMs = real(val)
-		case timingPredicted:
-			f.predicted, ok = figure(val), val[0] != 'n'
-		case timingPredictedMs:
-			f.predictedMs, hasMs = real(val)
+// noteTimings reads llama-server's timings, any figure of which may be null, and
+// reports whether they say how many tokens were generated.
+func (f *figures) noteTimings(c *chunk) (ok bool) {
+	if len(c.numbers) == 0 {
+		c.findNumbers()
+	}
+	number := func(is timing) []byte {
+		if k := c.told[is]; k > 0 {
+			return c.numbers[k-1].of(c.data)
+		}
+		return nil
+	}
+	if n := number(timingPromptN); n != nil && figure(n) >= 0 {
+		f.promptN = figure(n)
+		f.promptMs, f.hasWork = real(number(timingPromptMs))
+		if cache := number(timingCache); cache != nil && figure(cache) >= 0 {
+			f.cached, f.hasCached = fleet.Tokens(figure(cache)), true
+			f.prompt = f.cached + fleet.Tokens(f.promptN)
 		}
 	}
-	f.hasMs = hasMs
-	if n >= 0 {
-		f.promptN, f.hasWork = n, hasPromptMs
+	f.predictedMs, f.hasMs = real(number(timingPredictedMs))
+	predicted := number(timingPredicted)
+	if predicted == nil {
+		return false
 	}
-	if n >= 0 && cache >= 0 {
-		f.prompt, f.cached, f.hasCached = fleet.Tokens(cache+n), fleet.Tokens(cache), true
-	}
-	return ok
+	f.predicted = figure(predicted)
+	return true
 }
 
+// timing is a member of timings.
 type timing uint8
 
 const (
@@ -63,6 +60,7 @@ const (
 	timingPromptMs
 	timingPredicted
 	timingPredictedMs
+	timingKinds
 )
 
 func timingOf(key []byte) timing {

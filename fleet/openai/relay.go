@@ -98,7 +98,7 @@ func (r *relay) noteFigures(c *chunk, told *fleet.Timings) (counted bool) {
 		// Older servers put the timings of another request beside it.
 		r.cur.noteProgress(c.progress.val.of(c.data))
 	case c.timings.ok():
-		counted = r.cur.noteTimings(c.timings.val.of(c.data))
+		counted = r.cur.noteTimings(c)
 	case told != nil:
 		r.cur.predicted, r.cur.hasMs, counted = int64(told.Predicted), false, true
 	}
