@@ -67,7 +67,7 @@ func padded(w uint64) (n int64, ok bool) {
 	blank := ^w & tens >> 4
 	before := blank * 0xff
 	d := (w | tens) ^ eightZeros
-	if (d+0x7676767676767676|d)&eightTops != 0 || d&before != 0 || before&(before+1) != 0 || before+1 == 0 {
+	if (d+0x76*eightOnes|d)&eightTops|d&before|before&(before+1)|before>>56 != 0 {
 		return 0, false
 	}
 	return int64(eightDigits(d)), true
@@ -79,13 +79,12 @@ func hundredths(w uint64) (figure float64, ok bool) {
 	blank := ^w & whole >> 4
 	before := blank * 0xff
 	// Or makes a blank the digit 0; after the xor a digit is its value and the point is 0.
+	// Then there must be nothing else, no digit that was no blank, no blank behind a digit,
+	// and a digit before the point.
 	d := (w | whole) ^ 0x30302e3030303030
-	if (d+0x76767f7676767676|d)&0x8080808080808080 != 0 || // something else
-		d&before != 0 || // what became a digit was no blank
-		before&(before+1) != 0 || before>>32 != 0 { // blanks behind a digit, or no digit
+	if (d+0x76767f7676767676|d)&eightTops|d&before|before&(before+1)|before>>32 != 0 {
 		return 0, false
 	}
-	tens := d*10 + d>>8 // each byte: the two digits that begin there
-	n := ((tens&0xff)*100+tens>>16&0xff)*1000 + d>>32&0xff*100 + tens>>48&0xff
-	return float64(n) / 100, true
+	n := eightDigits(d>>48<<48 | d<<24>>16)
+	return float64(int64(n)) / 100, true
 }

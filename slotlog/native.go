@@ -101,7 +101,7 @@ func (r *Reader) bareLine(p *process, b []byte, w wrapping) bool {
 			return true
 		}
 	}
-	if n := libraryName(b); n > 0 && !hasPrefix(b, "print_timings: ") {
+	if n := nameAt(b); n > 0 && !hasPrefix(b, "print_timings: ") {
 		return p.shape == shapeBare
 	}
 	if known, cut := isWrapperLine(b); known {

@@ -258,7 +258,7 @@ func libraryOf(f *frameWindow, n int) library {
 func (r *Reader) quickLibrary(p *process, f *frameWindow, at int) (next int) {
 	n := r.library.n
 	if n == 0 || r.library != libraryOf(f, n) {
-		if n = libraryName(f[:64]); n == 0 || !isLibrary(f[:]) {
+		if n = libraryName(f); n == 0 {
 			return 0
 		}
 		if r.library = (library{}); n >= 8 && n <= 24 {
@@ -281,8 +281,11 @@ func (r *Reader) quickLibrary(p *process, f *frameWindow, at int) (next int) {
 	return next
 }
 
-// isLibrary reports whether a name is that of a library: some functions of the server
-// print theirs alike.
-func isLibrary(b []byte) bool {
-	return (b[0] == '_' || b[0] >= 'a' && b[0] <= 'z') && !hasPrefix(b, "main: ") && !hasPrefix(b, "print_timings: ")
+// libraryName is how long the `name: ` is with which a line of a library begins; 0: none,
+// or that of a function of the server, some of which print theirs alike.
+func libraryName(f *frameWindow) int {
+	if f[0] != '_' && (f[0] < 'a' || f[0] > 'z') || hasPrefix(f[:], "main: ") || hasPrefix(f[:], "print_timings: ") {
+		return 0
+	}
+	return nameAt(f[:64])
 }

@@ -321,9 +321,9 @@ var (
 	serviceCmn = uint32(eightOf("cmn     "))
 )
 
-// libraryName returns how long the `name: ` is with which the libraries under the
+// nameAt returns how long the `name: ` is with which the libraries under the
 // server begin their lines; 0: none.
-func libraryName(b []byte) int {
+func nameAt(b []byte) int {
 	for i, c := range b {
 		if isName[c] && (i > 0 || !isDigit(c)) {
 			continue

@@ -135,8 +135,11 @@ func (t *Tracker) apply(e *Event) {
 		t.aboutServer(e)
 		return
 	}
-	p := t.port(e.Port)
-	if p.server.known = true; e.Kind == KindFrame {
+	p := t.last
+	if p == nil || p.port != e.Port {
+		p = t.otherPort(e.Port)
+	}
+	if p.heard, p.server.known = t.watermark, true; e.Kind == KindFrame {
 		return
 	}
 	var s *slotState
