@@ -67,6 +67,10 @@ func (j *Job) fitTimings(c *chunk, last bool) {
 	if !c.timings.ok() {
 		return
 	}
+	if c.progress.ok() && !j.progress { // they are of another request, or of nothing yet
+		r.edits.remove(c.timings)
+		return
+	}
 	if j.kind.api == apiChat && j.usage && len(c.parts) > 0 {
 		last = false // with usage asked, they stand in its chunk
 	}

@@ -43,6 +43,22 @@ func TestWhatTheClientDidNotAskForIsCut(t *testing.T) {
 	}
 }
 
+// llama-server puts the figures of the slot's last request beside its progress, which only
+// we asked for.
+func TestTimingsBesideProgressAreNotTheClients(t *testing.T) {
+	const event = `{"type":"response.in_progress","response":{"id":"r","object":"response","status":"in_progress"}%s}`
+	const stale = `,"timings":{"cache_n":0,"prompt_n":0,"predicted_n":60}`
+	const progress = `,"prompt_progress":{"total":9,"cache":0,"processed":9,"time_ms":1}`
+	for asked, want := range map[string]string{"": "", `,"return_progress":true`: stale + progress} {
+		j := mustParse(t, "/v1/responses", `{"input":"q","stream":true,"timings_per_token":true`+asked+`}`, Options{})
+		request(t, j, nodeA)
+		got := feed(t, j, []string{fmt.Sprintf(event, stale+progress)})
+		if want := "event: response.in_progress\ndata: " + fmt.Sprintf(event, want) + "\n\n"; got != want {
+			t.Errorf("asked %q:\n got %s\nwant %s", asked, got, want)
+		}
+	}
+}
+
 // With verbose the server repeats the request, in which we asked for more.
 func TestVerboseTellsTheClientsOwnSettings(t *testing.T) {
 	const told = `,"__verbose":{"content":"","generation_settings":{"stream":true,"timings_per_token":%t,"n_predict":9}}}`
