@@ -63,12 +63,17 @@ func TestLinksOverHTTPSSurviveReloadsUnderLoad(t *testing.T) {
 	at := newJoinSite(t)
 	o := llamasim.Options{Model: "m", Slots: 4, Decode: 100}
 	sims := []*llamasim.Server{startSim(t, o), startSim(t, o)}
-	global := func(more string) string { return "fleet {\n\t\ttoken " + token + "\n\t\t" + more + "\n\t}" }
+	global := func(more string) string {
+		return "fleet {\n\t\ttoken " + token + "\n\t\tstall 5m\n\t\t" + more + "\n\t}"
+	}
 	e := startEdge(t, global(""), at.site(""))
 	said := []chan string{at.join(t, "box-a", token, sims[0]), at.join(t, "box-b", token, sims[1])}
 	e.allUp(2)
-	const tokensAReload = 15 // more than are generated meanwhile
-	results := streams(e, 8, tokensAReload*(*manyReloads), func() {
+	// No answer ends before the last reload, however long those take.
+	tokens := 15 * *manyReloads
+	setFaults(sims, llamasim.Fault{Kind: llamasim.FaultHang, Token: tokens})
+	results := streams(e, 8, tokens+20, func() {
+		defer setFaults(sims, llamasim.Fault{})
 		for i := range *manyReloads {
 			if err := e.load(global(fmt.Sprintf("retry %ds", 3+i)), at.site(fmt.Sprintf("header X-Load %d", i))); err != nil {
 				t.Fatal(err)
@@ -103,7 +108,9 @@ func TestLinkOutlivesTheDoorItCameBy(t *testing.T) {
 	said := at.join(t, "box-a", token, sim)
 	e.ready()
 	address := freeAddr(t)
+	sim.SetFault(llamasim.Fault{Kind: llamasim.FaultHang, Token: 50})
 	results := streams(e, 4, 100, func() {
+		defer sim.SetFault(llamasim.Fault{})
 		if err := e.load("fleet {\n\t\ttoken "+token+"\n\t\tlisten "+address+"\n\t}", "fleet"); err != nil {
 			t.Fatal(err)
 		}

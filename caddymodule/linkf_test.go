@@ -141,7 +141,9 @@ func TestNodeThatDialsInKeepsItsLinkThroughReloads(t *testing.T) {
 		return all
 	}
 	before := links()
+	sim.SetFault(llamasim.Fault{Kind: llamasim.FaultHang, Token: 130}) // until the last reload
 	results := streams(e, 8, 150, func() {
+		defer sim.SetFault(llamasim.Fault{})
 		for i := range 10 {
 			more := fmt.Sprintf("retry %ds\n\t\ttoken %s", 3+i, linkf.NewToken())
 			if err := e.load(joining(address, token, sim, more, ""), "fleet"); err != nil {

@@ -47,7 +47,7 @@ func switchProtocols(w http.ResponseWriter) (net.Conn, error) {
 	w.Header().Set("Connection", "Upgrade")
 	w.Header().Set("Upgrade", protocol)
 	w.WriteHeader(http.StatusSwitchingProtocols)
-	c, rw, err := http.NewResponseController(w).Hijack()
+	c, rw, err := http.NewResponseController(innermost(w)).Hijack()
 	if err != nil {
 		return nil, fmt.Errorf("take over the connection: %w", err)
 	}
@@ -57,6 +57,18 @@ func switchProtocols(w http.ResponseWriter) (net.Conn, error) {
 		return nil, fmt.Errorf("switch protocols: %w", err)
 	}
 	return unread(c, rw.Reader), nil
+}
+
+// innermost is the writer below all that were put around it. What those do with bytes,
+// such as count them for a log, ends with the request, and the connection does not.
+func innermost(w http.ResponseWriter) http.ResponseWriter {
+	for {
+		u, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return w
+		}
+		w = u.Unwrap()
+	}
 }
 
 func asksForLink(r *http.Request) bool {
