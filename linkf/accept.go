@@ -132,7 +132,7 @@ func (h *Head) Accept(c net.Conn, adopt func(*Joiner) error) {
 	defer h.doors.leave(address)
 	if err := h.join(c, address, adopt); err != nil {
 		_ = c.Close()
-		h.log.Warn("a node that dialled in was not taken", "address", address, "error", err)
+		h.doors.warn(h.log, "a node that dialled in was not taken", address, err)
 	}
 }
 

@@ -33,11 +33,37 @@ func accepted(ctx context.Context, ln net.Listener, log *slog.Logger, take func(
 	}
 }
 
-// admission bounds the handshakes that are not finished.
+// admission bounds the handshakes that are not finished, and what is logged of those
+// that fail.
 type admission struct {
 	mu  sync.Mutex
 	all int
 	by  map[string]int // address
+
+	next   time.Time // when the log may have a line, but for a few at once
+	unsaid int       // lines that it did not get
+}
+
+// Of refused peers the log gets so many lines at once, and one a second.
+const logBurst = 10
+
+// warn logs what became of a peer, unless there was much of the kind: anybody can
+// dial in all day.
+func (d *admission) warn(log *slog.Logger, message, address string, err error) {
+	d.mu.Lock()
+	now := time.Now()
+	if earliest := now.Add(-(logBurst - 1) * time.Second); d.next.Before(earliest) {
+		d.next = earliest
+	}
+	if d.next.After(now) {
+		d.unsaid++
+		d.mu.Unlock()
+		return
+	}
+	unsaid := d.unsaid
+	d.next, d.unsaid = d.next.Add(time.Second), 0
+	d.mu.Unlock()
+	log.Warn(message, "address", address, "error", err, "not_logged_before", unsaid)
 }
 
 // admit counts a connection in, until leave is called with its address. One beyond the

@@ -362,6 +362,7 @@ func TestLeaseEndsOnTimeThoughTheHeadDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
 		n := newNode(t, s, token(t, tokenA))
+		synctest.Wait() // it knows its server
 		keys := keysOf(t, tokenA)
 		x := &target{role: RoleHead, doors: &n.doors, accept: func(c net.Conn) { n.accept(c, keys) }}
 		p := x.enter(t)

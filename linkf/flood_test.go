@@ -1,10 +1,15 @@
 package linkf
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
+	"net"
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/slotfleet/slotfleet/fleet"
 )
@@ -159,4 +164,35 @@ func TestTextThatNoMessageCarriesIsDeclined(t *testing.T) {
 	if len(w.head.sessions) != 0 || w.head.wire.bye != "" || w.agent.conns[w.conn].wire.bye != "" {
 		t.Errorf("%d sessions are left, the link ended with %q; want none, and the link", len(w.head.sessions), w.head.wire.bye)
 	}
+}
+
+// Anybody can dial in all day, and fill no disk with it.
+func TestRefusedPeersAreLoggedSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said bytes.Buffer
+		h, err := NewHead(HeadOptions{Identity: "edge", Logger: slog.New(slog.NewTextHandler(&said, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		come := func() {
+			its, mine := net.Pipe()
+			go func() {
+				_, _ = mine.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
+				_ = mine.Close()
+			}()
+			h.Accept(from{its, "10.0.0.1"}, func(*Joiner) error { return nil })
+		}
+		for range 1000 {
+			come()
+		}
+		if got := strings.Count(said.String(), "was not taken"); got != logBurst {
+			t.Errorf("1000 strangers at once: got %d lines, want %d", got, logBurst)
+		}
+		time.Sleep(time.Second)
+		said.Reset()
+		come()
+		if got := said.String(); !strings.Contains(got, "not_logged_before=990") {
+			t.Errorf("a second later: got %q, want a line that counts the others", got)
+		}
+	})
 }

@@ -142,6 +142,6 @@ func (n *Node) accept(c net.Conn, keys *Keyring) {
 	defer known()
 	defer context.AfterFunc(n.life, func() { _ = c.Close() })()
 	if _, err := n.serve(c, keys, known); err != nil && n.life.Err() == nil {
-		n.log.Warn("link of a head ended", "address", address, "error", err)
+		n.doors.warn(n.log, "link of a head ended", address, err)
 	}
 }
