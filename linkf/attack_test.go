@@ -363,7 +363,7 @@ func TestLeaseEndsOnTimeThoughTheHeadDoesNotRead(t *testing.T) {
 		s := newServer()
 		n := newNode(t, s, token(t, tokenA))
 		x := &target{role: RoleHead, doors: &n.doors, accept: n.accept}
-		synctest.Wait()
+		synctest.Wait() // it knows its server
 		p := x.enter(t)
 		p.greet(x) // the answer to reconcile waits to be written from here on
 		k := key{Session: 1, Epoch: 1}
