@@ -3,6 +3,7 @@ package slotlog
 import (
 	"bytes"
 	"os"
+	"strings"
 	"testing"
 	"time"
 )
@@ -65,5 +66,56 @@ func BenchmarkFeedNoise(b *testing.B) {
 	b.SetBytes(int64(len(chunk)))
 	for b.Loop() {
 		r.Feed(chunk, at, emit)
+	}
+}
+
+// BenchmarkKindsOfLines says what a line of each kind costs, slot states included.
+func BenchmarkKindsOfLines(b *testing.B) {
+	busy := readFile(b, "testdata/busy-0.4.0.log")
+	old := readFile(b, "testdata/busy-b6673.log")
+	isSlot := func(l string) bool { return strings.Contains(l, "slot ") && strings.Contains(l, "| task") }
+	isService := func(l string) bool { return strings.Contains(l, " W srv") && !strings.Contains(l, "cancel") }
+	isLibrary := func(l string) bool { return strings.HasPrefix(l, "print_info: ") }
+	all := func(string) bool { return true }
+	asRecord := func(l string) string {
+		return `{"type":"log","time":1000000,"level":"info","msg":` + quoted(l[15:]+"\n") + "}"
+	}
+	for _, kind := range []struct {
+		name   string
+		log    []byte
+		is     func(line string) bool
+		around func(line string) string
+	}{
+		{"slots of v0.4.0", busy, isSlot, nil},
+		{"slots of b6673", old, isSlot, nil},
+		{"slots behind a container's name", busy, isSlot, func(l string) string { return "llama-1  | " + l }},
+		{"slots in records", busy, isSlot, asRecord},
+		{"service without a rule", busy, isService, nil},
+		{"library", old, isLibrary, nil},
+		{"all of b6673", old, all, nil},
+	} {
+		b.Run(kind.name, func(b *testing.B) {
+			var chunk []byte
+			lines := 0
+			for len(chunk) < chunkBytes {
+				for line := range strings.Lines(string(kind.log)) {
+					if line = strings.TrimSuffix(line, "\n"); !kind.is(line) {
+						continue
+					}
+					if kind.around != nil {
+						line = kind.around(line)
+					}
+					chunk = append(append(chunk, line...), '\n')
+					lines++
+				}
+			}
+			r, tr := NewReader(SourceOptions{}), NewTracker()
+			at := time.Now()
+			b.SetBytes(int64(len(chunk)))
+			for b.Loop() {
+				r.FeedTo(tr, chunk, at)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*lines), "ns/line")
+		})
 	}
 }

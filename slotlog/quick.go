@@ -42,7 +42,7 @@ func (r *Reader) quick(text []byte) (at int) {
 		}
 		c, d := line.clock(i), &p.dial
 		next := 0
-		if d.width == 0 || (c.at(0)^d.minutes)&d.mask != 0 {
+		if !d.isAt(c) {
 			if !isDigit(c[0]) {
 				if next = r.quickBare(p, c, at+i); next == 0 {
 					return at
