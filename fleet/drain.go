@@ -205,7 +205,7 @@ func (m *Manager) moveEarly(ctx context.Context, s *Session, n *node, d *drain) 
 		return
 	}
 	taken := false
-	err = s.give(ctx, newCommand(commandMove), func(needs Needs) error {
+	_ = s.give(ctx, d.command(commandMove), func(needs Needs) error {
 		like, second := s.waiter(needs).suits(&c.instance.Instance)
 		switch {
 		case s.claim.instance.node != n:
@@ -218,18 +218,19 @@ func (m *Manager) moveEarly(ctx context.Context, s *Session, n *node, d *drain) 
 	})
 	if !taken {
 		m.giveBack(c)
-		return
 	}
-	if err == nil || errors.Is(err, ErrSlow) {
-		m.mu.Lock()
-		d.moved++
-		m.mu.Unlock()
-	}
+}
+
+// command is one that the drain gives.
+func (d *drain) command(kind commandKind) *command {
+	o := newCommand(kind)
+	o.drain = d
+	return o
 }
 
 // moveLate has the session leave at once: it waits without a lane, or ends.
 func (m *Manager) moveLate(ctx context.Context, s *Session, n *node, d *drain) {
-	err := s.give(ctx, newCommand(commandLeave), func(Needs) error {
+	err := s.give(ctx, d.command(commandLeave), func(Needs) error {
 		if s.claim.instance.node != n {
 			return ErrWrongState
 		}
@@ -238,7 +239,6 @@ func (m *Manager) moveLate(ctx context.Context, s *Session, n *node, d *drain) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err == nil || errors.Is(err, ErrSlow) {
-		d.moved++
 		return
 	}
 	leaves := s.command != nil || s.ended || s.claim.given || s.claim.instance.node != n

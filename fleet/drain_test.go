@@ -124,6 +124,7 @@ func TestDrainOnAFullFleetGetsTheNextLane(t *testing.T) {
 		if got := <-waits; got.err != nil || got.record.Node != "b" {
 			t.Errorf("got %+v", got)
 		}
+		synctest.Wait()
 		if st := m.Status().Nodes[0].Drain; !st.Drained || st.Moved != 1 {
 			t.Errorf("got %+v", st)
 		}
