@@ -36,6 +36,7 @@ const commandLimit = 5 * time.Second
 type command struct {
 	kind     commandKind
 	followed chan struct{} // closed when the lane is free, or the session over
+	drain    *drain        // that gave it, and counts who follows; nil: none
 }
 
 type commandKind string
@@ -291,6 +292,9 @@ func (s *Session) obey(o *command) (next *claim) {
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
 	next, s.next, s.command = s.next, nil, nil
+	if o.drain != nil {
+		o.drain.moved++
+	}
 	if o.kind == commandPark {
 		s.parked = make(chan struct{})
 		s.phase.Store(int32(PhaseParked))

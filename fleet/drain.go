@@ -246,7 +246,7 @@ func (m *Manager) moveEarly(ctx context.Context, s *Session, n *node, d *drain) 
 		return
 	}
 	taken := false
-	_ = s.give(ctx, newCommand(commandMove), func(needs Needs) error { // it is asked again
+	_ = s.give(ctx, d.command(commandMove), func(needs Needs) error {
 		like, second := s.waiter(needs).suits(&c.instance.Instance)
 		switch {
 		case s.claim.instance.node != n:
@@ -255,7 +255,6 @@ func (m *Manager) moveEarly(ctx context.Context, s *Session, n *node, d *drain) 
 			return ErrNowhere // it is further than when it began to wait
 		}
 		s.next, taken = c, true
-		d.moved++ // now: once it left, the drain may be over before this goroutine runs
 		return nil
 	})
 	if !taken {
@@ -263,20 +262,24 @@ func (m *Manager) moveEarly(ctx context.Context, s *Session, n *node, d *drain) 
 	}
 }
 
+// command is one that the drain gives.
+func (d *drain) command(kind commandKind) *command {
+	o := newCommand(kind)
+	o.drain = d
+	return o
+}
+
 // moveLate has the session leave at once: it waits without a lane, or ends.
 func (m *Manager) moveLate(ctx context.Context, s *Session, n *node, d *drain) {
-	goes := false
-	_ = s.give(ctx, newCommand(commandLeave), func(Needs) error { // else it ends
+	err := s.give(ctx, d.command(commandLeave), func(Needs) error {
 		if s.claim.instance.node != n {
 			return ErrWrongState
 		}
-		goes = true
-		d.moved++
 		return nil
 	})
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if goes {
+	if err == nil || errors.Is(err, ErrSlow) {
 		return
 	}
 	leaves := s.command != nil || s.ended || s.claim.given || s.claim.instance.node != n

@@ -93,14 +93,12 @@ func TestRequestThatNamesNoModelTakesALaneLikewise(t *testing.T) {
 		m, a := fleetOf(t, func(p *Policy) { p.Preempt = true }, x)
 		low := running(m, a, Request{Class: 3}, &fakeJob{})
 		synctest.Wait()
-		x.set(func(l *fakeLink) { l.run = saying("urgent.") })
+		x.set(func(l *fakeLink) { l.run = saying("two.") })
 		s, err := m.Admit(t.Context(), a, Request{Class: 7})
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.Close()
-		x.set(func(l *fakeLink) { l.run = saying("two.") })
-		close(more)
 		if got := <-low; got.text != "one two. [done]" || got.err != nil {
 			t.Errorf("got %+v, want it to go on when its lane is free", got)
 		}
