@@ -68,7 +68,7 @@ func bePeer() error {
 		return err
 	}
 	defer fast.Close()
-	slow, err := llamasim.Start(llamasim.Options{Model: "m", Slots: peerHeld, Decode: 0.01})
+	slow, err := llamasim.Start(llamasim.Options{Model: "m", Slots: peerHeld, Decode: 0.2})
 	if err != nil {
 		return err
 	}
@@ -247,7 +247,10 @@ func (c *crowd) gather(edge string, n int) int64 {
 	var began atomic.Int64
 	var came, all sync.WaitGroup
 	transport := &http.Transport{DisableKeepAlives: true}
+	pace := time.NewTicker(2 * time.Millisecond) // as many as come at once are too many for a listener
+	defer pace.Stop()
 	for i := range n {
+		<-pace.C
 		came.Add(1)
 		all.Go(func() {
 			resp, err := transport.RoundTrip(tell(ctx, edge, i, true))
