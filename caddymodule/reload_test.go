@@ -3,7 +3,9 @@ package caddymodule
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -181,7 +183,12 @@ func TestReloadsLeakNothing(t *testing.T) {
 	e.ready()
 	e.Client.Transport.(*http.Transport).DisableKeepAlives = true
 	chat := func() {
-		if a := e.post("/v1/chat/completions", chatBody("m", "hi", 3, false)); a.Status != http.StatusOK {
+		a := e.post("/v1/chat/completions", chatBody("m", "hi", 3, false))
+		if errors.Is(a.Err, io.EOF) {
+			// The old server took the connection as its last; net/http closes that unanswered.
+			a = e.post("/v1/chat/completions", chatBody("m", "hi", 3, false))
+		}
+		if a.Status != http.StatusOK {
 			t.Fatalf("got %d %s %v", a.Status, a.Body, a.Err)
 		}
 	}
