@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -43,6 +44,55 @@ func TestEventsOfAnySizeCrossTheLink(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What came together may be written together: the head tells of each event whether
+// another one is here.
+func TestEventsThatAreHereTogetherAreToldSo(t *testing.T) {
+	rigs(t, func(t *testing.T, r *rig) {
+		first, goOn, end := make(chan bool), make(chan bool), make(chan error, 1)
+		var told []string
+		go func() {
+			end <- r.link.Run(context.Background(), fleet.Assignment{Model: "m", Path: "/x"}, func(e fleet.Event) error {
+				if e.Kind != fleet.EventData {
+					return nil
+				}
+				if told = append(told, fmt.Sprint(string(e.Data), " ", e.More)); len(told) == 1 {
+					first <- true
+					<-goOn
+				}
+				return nil
+			})
+		}()
+		r.says("a")
+		get(t, first, "the first event")
+		for _, word := range []string{"b", "c", "d"} {
+			r.says(word)
+		}
+		for deadline := time.Now().Add(20 * time.Second); r.waiting() < 3; runtime.Gosched() {
+			if time.Now().After(deadline) {
+				t.Fatal("the other events did not come")
+			}
+		}
+		close(goOn)
+		close(r.server.say)
+		if err := get(t, end, "the end"); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := strings.Join(told, ", "), "a false, b true, c true, d false"; got != want {
+			t.Errorf("got %s; want %s", got, want)
+		}
+	})
+}
+
+// waiting is how many events the head has that nobody took.
+func (r *rig) waiting() (n int) {
+	r.link.mu.Lock()
+	defer r.link.mu.Unlock()
+	for _, x := range r.link.runs {
+		n += len(x.events)
+	}
+	return n
 }
 
 func TestStreamsSurviveTheLossOfTheirLink(t *testing.T) {

@@ -79,7 +79,8 @@ func (l *Link) Run(ctx context.Context, a fleet.Assignment, take func(fleet.Even
 			l.giveUp(id)
 			return context.Cause(ctx)
 		}
-		for _, x := range l.drain(r) {
+		came := l.drain(r)
+		for i, x := range came {
 			if x.kind == headEnded {
 				l.close(id)
 				return x.err
@@ -88,6 +89,7 @@ func (l *Link) Run(ctx context.Context, a fleet.Assignment, take func(fleet.Even
 				parts = append(parts, x.event.Data...)
 			} else {
 				e := x.event.fleet()
+				e.More = wholeNext(came[i+1:])
 				if len(parts) > 0 {
 					e.Data, parts = append(parts, e.Data...), nil
 				}
@@ -99,6 +101,11 @@ func (l *Link) Run(ctx context.Context, a fleet.Assignment, take func(fleet.Even
 			l.took(id, x)
 		}
 	}
+}
+
+// wholeNext reports whether an event that is whole comes next.
+func wholeNext(came []headAction) bool {
+	return len(came) > 0 && came[0].kind == headEvent && !came[0].event.More
 }
 
 func (l *Link) open(a fleet.Assignment) (uint64, *headRun, error) {
