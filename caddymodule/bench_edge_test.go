@@ -45,10 +45,15 @@ func sideBySide(b *testing.B, node string) *edge {
 	return e
 }
 
-// have tells the clients what to do by that way through the edge, n of them, and returns
-// how much they got.
+// tell tells the clients what to do by that way through the edge, n of them or n times,
+// and returns what they say.
+func (e *edge) tell(p peer, do, way string, n int) answer {
+	return e.get(fmt.Sprintf("%s/?do=%s&n=%d&edge=%s/%s", p.clients, do, n, e.URL, way))
+}
+
+// have is tell for what they count.
 func (e *edge) have(p peer, do, way string, n, least int) int {
-	a := e.get(fmt.Sprintf("%s/?do=%s&n=%d&edge=%s/%s", p.clients, do, n, e.URL, way))
+	a := e.tell(p, do, way, n)
 	got, err := strconv.Atoi(a.Body)
 	if err != nil || got < least {
 		e.t.Fatalf("%s by %s: the clients got %s, want %d: %v", do, way, a.Body, least, a.Err)
@@ -83,6 +88,36 @@ func BenchmarkShortCall(b *testing.B) {
 		}
 	}
 	compare(b, "µs/call", took, "proxy", "on")
+}
+
+// BenchmarkFirstByte measures the time to the first byte of a stream, at 200 requests a
+// second that wait for nothing, in turns with reverse_proxy.
+func BenchmarkFirstByte(b *testing.B) {
+	p := startPeer(b)
+	e := sideBySide(b, p.fast)
+	const round = 400
+	took := make(map[string][]float64)
+	for b.Loop() {
+		for _, way := range []string{"proxy", "on"} {
+			said := strings.Fields(strings.Trim(e.tell(p, "first", way, round).Body, "[]"))
+			if len(said) != round {
+				b.Fatalf("by %s: %d requests of %d were answered", way, len(said), round)
+			}
+			for _, x := range said {
+				n, err := strconv.ParseFloat(x, 64)
+				if err != nil {
+					b.Fatal(err)
+				}
+				took[way] = append(took[way], n)
+			}
+		}
+	}
+	for way, all := range took {
+		slices.Sort(all)
+		b.ReportMetric(all[len(all)/2], "µs-p50-"+way)
+		b.ReportMetric(all[len(all)*99/100], "µs-p99-"+way)
+	}
+	b.ReportMetric(0, "ns/op")
 }
 
 // BenchmarkWholeAnswer measures the CPU of the edge for an answer that is not streamed to

@@ -86,6 +86,8 @@ func bePeer() error {
 			fmt.Fprint(w, runClients(edge, n, false))
 		case "calls":
 			fmt.Fprint(w, runCalls(edge, n))
+		case "first":
+			fmt.Fprint(w, runFirst(edge, n))
 		case "hold":
 			fmt.Fprint(w, held.gather(edge, n))
 		case "leave":
@@ -234,6 +236,43 @@ func runCalls(edge string, n int) int64 {
 	}
 	wg.Wait()
 	return all.Load()
+}
+
+// runFirst sends n requests for short streams, one each 5 ms, whether those before are
+// answered or not. It returns how many microseconds after its turn each had its first
+// byte; a request that failed is missing.
+func runFirst(edge string, n int) []int64 {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var first []int64
+	transport := &http.Transport{MaxIdleConnsPerHost: peerStreams}
+	defer transport.CloseIdleConnections()
+	pace := time.NewTicker(5 * time.Millisecond)
+	defer pace.Stop()
+	for i := range n {
+		turn := <-pace.C
+		wg.Go(func() {
+			body := chatBody("m", fmt.Sprint("first ", i), 5, true)
+			r, _ := http.NewRequest(http.MethodPost, edge+"/v1/chat/completions", strings.NewReader(body))
+			resp, err := transport.RoundTrip(r)
+			if err != nil {
+				fmt.Fprintln(os.Stderr, "client", i, err)
+				return
+			}
+			defer resp.Body.Close()
+			if _, err = io.ReadFull(resp.Body, make([]byte, 1)); err != nil {
+				fmt.Fprintln(os.Stderr, "client", i, err)
+				return
+			}
+			took := time.Since(turn).Microseconds()
+			_, _ = io.Copy(io.Discard, resp.Body)
+			mu.Lock()
+			defer mu.Unlock()
+			first = append(first, took)
+		})
+	}
+	wg.Wait()
+	return first
 }
 
 // crowd is clients whose streams stay open.

@@ -245,14 +245,14 @@ func (f *clientFleet) hang(t *testing.T) func() *llamasim.Server {
 	t.Helper()
 	var before []int
 	for _, s := range f.sims {
-		before = append(before, s.Stats().Generated)
+		before = append(before, s.Stats().Faults)
 	}
 	f.breakAll(llamasim.Fault{Kind: llamasim.FaultHang, Token: dieAt})
 	return func() (hung *llamasim.Server) {
 		t.Helper()
-		await(t, "a node to answer", func() bool {
+		await(t, "a node to fall silent", func() bool {
 			for i, s := range f.sims {
-				if s.Stats().Generated-before[i] >= dieAt {
+				if s.Stats().Faults > before[i] {
 					hung = s
 				}
 			}

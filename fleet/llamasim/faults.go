@@ -161,7 +161,11 @@ func (b *faultBox) take(match func(Fault) bool) (Fault, bool) {
 
 // fault is the one that hits a request where match wants it.
 func (in *instance) fault(r *http.Request, match func(Fault) bool) (Fault, bool) {
-	return in.server.fault.take(func(f Fault) bool { return f.hits(r.URL.Path, in.o.Model) && match(f) })
+	f, ok := in.server.fault.take(func(f Fault) bool { return f.hits(r.URL.Path, in.o.Model) && match(f) })
+	if ok {
+		in.server.struck()
+	}
+	return f, ok
 }
 
 func (in *instance) faultLoading(r *http.Request) bool {

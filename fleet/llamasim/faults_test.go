@@ -137,6 +137,9 @@ func TestFaultHangLastsUntilTheClientGoes(t *testing.T) {
 	}
 	log.await(t, "cancel task")
 	log.await(t, "stop processing")
+	if got := s.Stats().Faults; got != 1 {
+		t.Errorf("%d faults struck, want 1", got)
+	}
 	if got := s.Stats().Cancelled; got != 1 {
 		t.Errorf("cancelled: got %d, want 1", got)
 	}

@@ -16,6 +16,7 @@ type Stats struct {
 	Queued    int `json:"queued"`    // requests waiting for a slot
 	Generated int `json:"generated"` // tokens
 	Cancelled int `json:"cancelled"` // generations whose client left
+	Faults    int `json:"faults"`    // that struck
 }
 
 // Server is a running stand-in. Its methods may be called at any time from any
@@ -171,6 +172,12 @@ func (s *Server) asked(body []byte) {
 		s.bodies = slices.Clone(s.bodies[1:])
 	}
 	s.bodies = append(s.bodies, body[:min(len(body), keptBytes)])
+}
+
+func (s *Server) struck() {
+	s.statsMu.Lock()
+	defer s.statsMu.Unlock()
+	s.stats.Faults++
 }
 
 func (s *Server) count(generated, cancelled int) {
