@@ -28,11 +28,18 @@ func TestPromptThatNearlyFillsAContextIsCounted(t *testing.T) {
 	await(t, "the large server to be busy", func() bool { return large.Stats().Active == 1 })
 
 	const words = 870 // a token each, of five bytes; by fours they seem 1,100
-	got := e.do(e.request(t.Context(), "/v1/chat/completions", strings.NewReader(chatBody("m", strings.Repeat("word ", words), 5, false))))
-	if got.Status != http.StatusOK {
-		t.Fatalf("got status %d: %s", got.Status, got.Body)
-	}
-	if large.Stats().Active != 1 || small.Stats().Requests != 1 {
-		t.Errorf("got %+v on the small server and %+v on the large one, want the answer from the small one meanwhile", small.Stats(), large.Stats())
+	text := strings.Repeat("word ", words)
+	for path, body := range map[string]string{
+		"/v1/chat/completions": chatBody("m", text, 5, false),
+		"/v1/completions":      fmt.Sprintf(`{"model":"m","prompt":%q,"max_tokens":5}`, text),
+	} {
+		before := small.Stats().Requests
+		got := e.do(e.request(t.Context(), path, strings.NewReader(body)))
+		if got.Status != http.StatusOK {
+			t.Fatalf("%s: got status %d: %s", path, got.Status, got.Body)
+		}
+		if large.Stats().Active != 1 || small.Stats().Requests != before+1 {
+			t.Errorf("%s: got %+v on the small server and %+v on the large one, want the answer from the small one meanwhile", path, small.Stats(), large.Stats())
+		}
 	}
 }
