@@ -95,12 +95,15 @@ func BenchmarkShortCall(b *testing.B) {
 func BenchmarkFirstByte(b *testing.B) {
 	p := startPeer(b)
 	e := sideBySide(b, p.fast)
+	// The stand-in closes the connection of a stream without a word, as llama-server does,
+	// and reverse_proxy does not repeat a POST that met one.
 	const round = 400
+	least := map[string]int{"proxy": round * 9 / 10, "on": round}
 	took := make(map[string][]float64)
 	for b.Loop() {
 		for _, way := range []string{"proxy", "on"} {
 			said := strings.Fields(strings.Trim(e.tell(p, "first", way, round).Body, "[]"))
-			if len(said) != round {
+			if len(said) < least[way] {
 				b.Fatalf("by %s: %d requests of %d were answered", way, len(said), round)
 			}
 			for _, x := range said {
