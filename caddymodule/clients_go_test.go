@@ -25,7 +25,7 @@ func TestAnthropicClientOfGo(t *testing.T) {
 func goClients(t *testing.T) string {
 	t.Helper()
 	program, err := buildGoClients()
-	if notFetched := (*goClientsMissing)(nil); errors.As(err, &notFetched) {
+	if notFetched := (*goClientsError)(nil); errors.As(err, &notFetched) {
 		t.Skipf("left out: Go clients (%v)", err)
 	}
 	if err != nil {
@@ -34,10 +34,10 @@ func goClients(t *testing.T) string {
 	return program
 }
 
-// goClientsMissing says that the libraries could not be fetched.
-type goClientsMissing struct{ said []byte }
+// goClientsError says that the libraries could not be fetched.
+type goClientsError struct{ said []byte }
 
-func (m *goClientsMissing) Error() string {
+func (m *goClientsError) Error() string {
 	first, _, _ := bytes.Cut(bytes.TrimSpace(m.said), []byte("\n"))
 	return fmt.Sprintf("no modules: %s", first)
 }
@@ -61,7 +61,7 @@ var buildGoClients = sync.OnceValues(func() (string, error) {
 		return cmd.CombinedOutput()
 	}
 	if said, err := run("mod", "download"); err != nil {
-		return "", &goClientsMissing{said}
+		return "", &goClientsError{said}
 	}
 	program := filepath.Join(folder, "clients.exe") // Windows starts nothing else
 	if said, err := run("build", "-o", program, "."); err != nil {

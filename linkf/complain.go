@@ -119,7 +119,7 @@ func network(address string) string {
 func kindOf(err error) string {
 	var r Refusal
 	var timeout net.Error
-	var answer *notUpgraded
+	var answer *upgradeError
 	switch {
 	case errors.As(err, &r):
 		return r.Error()

@@ -211,23 +211,23 @@ func upgrade(ctx context.Context, c net.Conn, u *url.URL, config *tls.Config) (n
 		return nil, fmt.Errorf("the answer of %s: %w", u.Host, err)
 	}
 	if resp.StatusCode != http.StatusSwitchingProtocols || !hasToken(resp.Header["Upgrade"], protocol) {
-		return nil, &notUpgraded{status: resp.StatusCode, location: resp.Header.Get("Location")}
+		return nil, &upgradeError{status: resp.StatusCode, location: resp.Header.Get("Location")}
 	}
 	return unread(c, br), nil
 }
 
-// notUpgraded is what the web server answered instead.
-type notUpgraded struct {
+// upgradeError is what the web server answered instead.
+type upgradeError struct {
 	status   int
 	location string
 }
 
-func (e *notUpgraded) Error() string {
+func (e *upgradeError) Error() string {
 	return fmt.Sprintf("the head's web server answered %d %s: %s", e.status, http.StatusText(e.status), e.advice())
 }
 
 // advice says what to do.
-func (e *notUpgraded) advice() string {
+func (e *upgradeError) advice() string {
 	switch {
 	case e.status == http.StatusUpgradeRequired:
 		return "a proxy between here and the head takes the upgrade away; dial the head itself, or its `listen` by linkf://"

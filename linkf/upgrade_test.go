@@ -135,7 +135,7 @@ func (c *lateAnswer) Read(b []byte) (int, error) {
 	if c.r == nil {
 		c.r = bufio.NewReader(c.Conn)
 		if resp, err := http.ReadResponse(c.r, nil); err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
-			return 0, fmt.Errorf("got %v, %v; want 101", resp, err)
+			return 0, fmt.Errorf("got %v, %w; want 101", resp, err)
 		}
 	}
 	return c.r.Read(b)

@@ -41,7 +41,7 @@ func (r *Reader) quick(text []byte) (at int) {
 			}
 		}
 		c, d := line.clock(i), &p.dial
-		next := 0
+		var next int
 		if !d.isAt(c) {
 			if !isDigit(c[0]) {
 				if next = r.quickBare(p, c, at+i); next == 0 {

@@ -188,7 +188,7 @@ func thousandths(w uint64) (share float32, ok bool) {
 // quickPrompt reads what is said of a prompt: `prompt done, n_past = N, …`, `kv cache rm [N,
 // end)`, `[n_past = N, ]memory_seq_rm [N, end)`; n_past is called n_tokens from b6890.
 func (e *Event) quickPrompt(m *messageWindow, w uint64) int {
-	i := 0
+	var i int
 	switch {
 	case w == wordsPromptIs && m.at(8) == wordsDonePast && m.at(14) == wordsPastIs:
 		i = 22

@@ -170,10 +170,7 @@ func (s *sockets) interfaces() ([]iface, error) {
 
 // join has packets come by an interface; false: it takes part in neither IPv4 nor IPv6.
 func (s *sockets) join(x *net.Interface) bool {
-	ok := false
-	if s.v4 != nil && joins(s.v4.JoinGroup(x, group4)) {
-		ok = true
-	}
+	ok := s.v4 != nil && joins(s.v4.JoinGroup(x, group4))
 	if s.v6 != nil && joins(s.v6.JoinGroup(x, group6)) {
 		ok = true
 	}
