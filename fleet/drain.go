@@ -246,7 +246,7 @@ func (m *Manager) moveEarly(ctx context.Context, s *Session, n *node, d *drain) 
 		return
 	}
 	taken := false
-	_ = s.give(ctx, d.command(commandMove), func(needs Needs) error {
+	_ = s.give(ctx, d.command(commandMove), func(needs Needs) error { // it is asked again
 		like, second := s.waiter(needs).suits(&c.instance.Instance)
 		switch {
 		case s.claim.instance.node != n:

@@ -350,8 +350,10 @@ func TestTakenNameIsRefusedWithTheReason(t *testing.T) {
 	if err := get(t, adopted, "the first"); err != nil {
 		t.Fatal(err)
 	}
-	for !m.Status().Nodes[0].Up { // until it is alive for the manager, too
-		time.Sleep(time.Millisecond)
+	for deadline := time.Now().Add(20 * time.Second); !m.Status().Nodes[0].Up; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatal("the first is not alive for the manager")
+		}
 	}
 	refused, told := come(second, "10.0.0.2")
 	if err := get(t, refused, "the second"); !errors.Is(err, fleet.ErrNameInUse) {
