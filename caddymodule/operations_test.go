@@ -106,6 +106,7 @@ func TestRequestThatCrashesServersIsQuarantined(t *testing.T) {
 	wantError(t, e.post("/v1/chat/completions", killer), http.StatusUnprocessableEntity, "quarantined")
 	setFaults(sims, llamasim.Fault{})
 	for _, s := range sims {
+		s.Kill() // two have crashed, the third may have
 		if err := s.Restart(); err != nil {
 			t.Fatal(err)
 		}
