@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"maps"
 	"mime/multipart"
 	"strings"
 )
@@ -46,7 +47,7 @@ func (a asking) with(name string, more map[string]any) asking {
 	plain := a.body
 	a.name = name
 	a.body = func(tokens int) map[string]any {
-		b := plain(tokens)
+		b := maps.Clone(plain(tokens)) // it may be one for all
 		for k, v := range more {
 			if v == nil {
 				delete(b, k)
