@@ -67,6 +67,8 @@ type simEngine struct {
 	amounts  []int
 	writing  []*simSlot
 	occupied int
+
+	news []chan struct{} // of what advance ended, still to be closed
 }
 
 func newSimEngine(s simSpec) *simEngine {
@@ -98,7 +100,7 @@ func (e *simEngine) advance() {
 		s.task.unread -= e.amounts[i]
 		if s.task.unread <= 0 {
 			s.task.first = now
-			close(s.task.token)
+			e.news = append(e.news, s.task.token)
 			e.wrote(s, 1, now)
 		}
 	}
@@ -115,7 +117,7 @@ func (e *simEngine) wrote(s *simSlot, n int, now time.Duration) {
 		t.end = now
 		s.task, s.seq, s.used = nil, t.whole, now
 		e.occupied--
-		close(t.over)
+		e.news = append(e.news, t.over)
 	}
 }
 

@@ -19,6 +19,7 @@ type simNode struct {
 	tasks  chan *simTask
 	world  *simWorld
 	start  time.Time
+	offset time.Duration // of its polls, so that no two nodes do anything at one moment
 }
 
 // simWorld is what the links of one run share.
@@ -69,11 +70,12 @@ func (n *simNode) Call(context.Context, Call) (Reply, error) { return Reply{}, n
 const simPoll = time.Second
 
 func (n *simNode) Watch(ctx context.Context, f func(NodeState)) {
+	n.say(f)
+	time.Sleep(n.offset)
 	poll := time.NewTicker(simPoll)
 	defer poll.Stop()
 	wake := time.NewTimer(0)
 	defer wake.Stop()
-	n.say(f)
 	for {
 		select {
 		case t := <-n.tasks:
@@ -81,6 +83,7 @@ func (n *simNode) Watch(ctx context.Context, f func(NodeState)) {
 		case <-wake.C:
 			if at, busy := n.engine.due(); busy && time.Since(n.start) >= at {
 				n.engine.advance()
+				n.tell()
 			}
 		case <-poll.C:
 			n.say(f)
@@ -91,6 +94,16 @@ func (n *simNode) Watch(ctx context.Context, f func(NodeState)) {
 			wake.Reset(at - time.Since(n.start))
 		}
 	}
+}
+
+// tell gives the news one after the other: time passes only when nothing is left to
+// do, so a moment between them makes the order of what follows from them certain.
+func (n *simNode) tell() {
+	for _, c := range n.engine.news {
+		close(c)
+		time.Sleep(1)
+	}
+	n.engine.news = n.engine.news[:0]
 }
 
 func (n *simNode) say(f func(NodeState)) {
@@ -142,7 +155,7 @@ func simRun(t *testing.T, load simLoad, p simPolicy, seed int64) (answers []simA
 		start := time.Now()
 		policy := Policy{Placement: p.placement, Wait: 1000 * time.Hour, Waiting: 1 << 20}
 		for i, s := range load.nodes {
-			n := &simNode{engine: newSimEngine(s), tasks: make(chan *simTask), world: w, start: start}
+			n := &simNode{engine: newSimEngine(s), tasks: make(chan *simTask), world: w, start: start, offset: time.Duration(i)}
 			name := fmt.Sprintf("node-%d", i)
 			rates := Rates{s.prefill, 1 / (s.base + s.slope).Seconds()}
 			if p.speeds != nil {
