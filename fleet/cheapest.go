@@ -126,7 +126,7 @@ func (m *Manager) outlook(w *waiter, q *query, x *candidate) outlook {
 		pool:   i.pool(q.now),
 	}
 	if x.cached > 0 {
-		o.unread = max(1, q.prompt-m.has(w, q, x)*m.trust(i))
+		o.unread = max(1, q.prompt-m.usable(w, q, x)*m.trust(i))
 	}
 	if i.State != StateReady {
 		o.load = m.untilLoaded(i, q.now)
@@ -137,12 +137,28 @@ func (m *Manager) outlook(w *waiter, q *query, x *candidate) outlook {
 	return o
 }
 
-// has is how many tokens of the prompt the candidate is expected to have.
-func (m *Manager) has(w *waiter, q *query, x *candidate) float64 {
+// usable is how many tokens of the prompt the request's lane on the candidate is expected
+// to find. A free lane finds what is idle there. One that is waited for has itself what
+// runs there now only if it is that one of the lanes.
+func (m *Manager) usable(w *waiter, q *query, x *candidate) float64 {
+	i, idle := x.instance, m.warm.index.idle(m.warmID(x.instance))
+	n := m.has(w, q, i, idle)
+	if idle < x.cached && i.full() {
+		n += (m.has(w, q, i, x.cached) - n) / float64(max(1, i.lanes()))
+	}
+	return n
+}
+
+// has is how many tokens of the prompt the instance is expected to have, of which it has
+// so many blocks.
+func (m *Manager) has(w *waiter, q *query, i *instance, blocks int) float64 {
+	if blocks == 0 {
+		return 0
+	}
 	// The last block is not whole: half of it, on average, is text.
-	n := q.prompt * float64(x.cached) / (float64(len(w.blocks)) + 0.5)
+	n := q.prompt * float64(blocks) / (float64(len(w.blocks)) + 0.5)
 	if len(w.Blocks) > 0 {
-		n = max(n, min(q.prompt, m.endings.length(m.warmID(x.instance), w.blocks[x.cached-1])))
+		n = max(n, min(q.prompt, m.endings.length(m.warmID(i), w.blocks[blocks-1])))
 	}
 	return n
 }

@@ -376,6 +376,13 @@ func TestNobodyWaitsForALaneThatIsBeingLeftBesideAFreeOne(t *testing.T) {
 					n.instances[0].Leaving = n.instances[0].lanes()
 					m.warm.index.ran(m.warmID(n.instances[0]), prompt, 1000)
 				}
+				var before []sequenceRun
+				for range free.lanes() { // each has the prompt, too
+					before = append(before, m.warm.index.begins(m.warmID(free), prompt, 1000))
+				}
+				for _, r := range before {
+					m.warm.index.ends(r, 0, 0)
+				}
 				for lane := range free.lanes() {
 					w := &waiter{policy: a, cursor: lane, blocks: prompt, Request: Request{Model: "m", Prompt: 640, Out: 256, Blocks: prompt}}
 					c, err := m.choose(w)

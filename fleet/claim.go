@@ -51,6 +51,7 @@ func (m *Manager) giveBack(c *claim) {
 		c.instance.light--
 	} else {
 		c.instance.release(c)
+		m.endRun(c)
 	}
 	if c.instance.node.wanted == 0 {
 		m.dropUnwanted()
@@ -64,7 +65,6 @@ func (i *instance) release(c *claim) {
 	if c.phase.writing.IsZero() {
 		i.work.readers--
 	}
-	c.forgetRun()
 	i.held--
 	if i.State == StateSleeping && i.held == 0 {
 		i.loading = time.Time{} // it did not wake

@@ -11,9 +11,10 @@ const (
 	externality = 0.5
 
 	// writing weighs the seconds in which the answer comes against those before it
-	// begins, when there is nothing to look at yet. With less weight whole answers come
-	// later, with more the first words do.
-	writing = 0.5
+	// begins, when there is nothing to look at yet. With more weight requests wait for
+	// fast servers while slow ones idle, and on average even whole answers come later;
+	// with less, the slowest answers get slower.
+	writing = 0.1
 
 	// poolWeight is how many seconds a KV pool that is half full costs. The price
 	// rises without bound as the pool fills, up to poolEdge: no cliff, and always

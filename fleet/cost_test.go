@@ -21,7 +21,7 @@ func TestCostAddsUp(t *testing.T) {
 		Wait:   1.5 * (100*0.04 + 1) / 4,
 		Queued: 0.5,
 		Read:   0.8,
-		Write:  0.5 * 100 * 0.04,
+		Write:  0.1 * 100 * 0.04,
 		Others: 0.5 * (5*0.8 + 4*0.005*100),
 		Pool:   0.15,
 	}

@@ -66,7 +66,7 @@ func benchmarkDecision(b *testing.B, nodes, blocks int, million bool) {
 		if c == nil {
 			b.Fatal(err)
 		}
-		c.forgetRun()
+		m.endRun(c)
 		c.instance.held--
 		c.instance.work.readers--
 		c.instance.remove(c.share)

@@ -269,8 +269,8 @@ func quietNow(t *testing.T, m *Manager) {
 			if i.busy() {
 				t.Errorf("node %s: got %d lanes, %d sessions and %d light requests held, want none", n.name, i.held, i.sessions, i.light)
 			}
-			if w := i.work; w.bound != 0 || w.readers != 0 || w.unread != 0 || w.kv != 0 || len(i.reading) != 0 {
-				t.Errorf("node %s: got work %+v and %d runs, want none", n.name, w, len(i.reading))
+			if w := i.work; w.bound != 0 || w.readers != 0 || w.unread != 0 || w.kv != 0 || m.warm.index.instances[m.warmID(i)].running.len != 0 {
+				t.Errorf("node %s: got work %+v and %d runs, want none", n.name, w, m.warm.index.instances[m.warmID(i)].running.len)
 			}
 		}
 	}

@@ -51,8 +51,9 @@ func (m *Manager) learn(c *claim, r *Request, t Timings) {
 	i.tick(time.Now())
 	c.calibrate(t)
 	m.figures(i.Model).learn(r, t)
+	c.warm.prompt, c.warm.whole = t.Cached+t.Prompt, t.Cached+t.Prompt+t.Predicted
 	if !c.warm.rest {
-		m.endings.ended(c.warm.id, c.warm.blocks, t.Cached+t.Prompt+t.Predicted)
+		m.endings.ended(c.warm.id, c.warm.blocks, c.warm.whole)
 	}
 }
 

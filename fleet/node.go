@@ -69,7 +69,6 @@ type instance struct {
 	service  float64   // seconds that a lane is held, on average; 0: unknown
 	loadTook float64   // seconds until it is in memory, on average; 0: never seen
 	loading  time.Time // since when it is loaded; zero: it is not
-	reading  []uint32  // runs, as the index counts them, of those that have a lane
 	used     time.Time // when a request of ours ended there last
 }
 

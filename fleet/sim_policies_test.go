@@ -46,7 +46,7 @@ func (p *simPlacer) place(m *Manager, w *waiter, able, _ []candidate, now time.T
 	for i, x := range able {
 		views[i] = simView{instance: x.instance}
 		if x.cached > 0 {
-			views[i].cached = m.has(w, &query{prompt: prompt}, &able[i])
+			views[i].cached = m.has(w, &query{prompt: prompt}, x.instance, x.cached)
 		}
 		views[i].unread = max(1, prompt-views[i].cached)
 	}

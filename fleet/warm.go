@@ -5,34 +5,38 @@ import (
 	"slices"
 )
 
-// warmIndex is what the caches of the instances are expected to hold: for each
-// block of a prompt, the instances that read it and did not forget it since.
+// warmIndex is what the caches of the instances are expected to hold.
 //
-// Blocks are named by chained hashes: a block's hash depends on all blocks before
-// it, so an instance that has a block has the whole beginning of the prompt up to
-// there. Two rules keep that true, and with it the binary search in expected. Of a
-// chain the last block is touched first and the first one last, so that what is
-// forgotten as the oldest is always an end. And what is taken back is only what the
-// same run brought in and no other touched since.
+// A llama-server keeps sequences, prompts with their answers: one in each lane, and
+// those that lanes lost in the machine's memory. The index has the sequences of each
+// instance, and the blocks of their prompts as a tree, in which a block is once
+// however many sequences go through it. It takes room for each of them all the same,
+// as it does on the server. A request that gets a free lane can use what an idle sequence
+// has: what a lane reads or writes at present, another one has to read again. One that
+// waits for a lane finds there what that lane has then.
 //
-// Of long prompts not every block is kept but marks, which stand further apart the
-// further they are from the beginning (see marks): what is expected is up to 1/64
-// less than what is held.
+// Blocks are named by chained hashes: a block's hash depends on all blocks before it,
+// so of the blocks of a prompt those that an instance holds, or holds idle, come
+// before all others. Of long prompts not every block is kept but marks, which stand
+// further apart the further they are from the beginning (see marks): what is expected
+// is up to 1/64 less than what is held.
 //
-// It has no lock: the manager's guards it. Its memory is bounded by the number of
-// pairs of a block and an instance, each of which takes pairBytes at most.
+// It has no lock: the manager's guards it. Its memory is bounded by the number of its
+// entries, the pairs of a block and an instance and the sequences, each of which takes
+// pairBytes at most.
 type warmIndex struct {
-	pairs  pairStore
-	blocks blockTable
+	pairs     pairStore
+	blocks    blockTable
+	sequences sequenceStore
 
-	limit     int // of pairs
+	limit     int // of entries
 	instances []warmInstance
 	ids       map[warmKey]warmID
-	run       uint32 // counts what ran, to tell what is older
+	run       uint32 // counts what began and ended, to tell what is older
 
-	// What the last look found: of each instance the leading blocks that it is expected
-	// to hold, and the instances of which that is not 0.
-	depth   []int32
+	// What the last look found: of each instance the last of the leading blocks that it
+	// is expected to hold, and the instances of which there is one.
+	reach   []pairID
 	holders []warmID
 }
 
@@ -43,11 +47,13 @@ type warmKey struct{ node, model string }
 
 // warmInstance is what the index knows of one instance.
 type warmInstance struct {
-	key            warmKey
-	newest, oldest pairID
-	held           int  // blocks
-	room           int  // blocks that it was seen to have room for; 0: it was never seen to forget
-	changed        bool // since it was last written
+	key     warmKey
+	idle    sequenceList
+	running sequenceList
+	blocks  int  // of all sequences, each once
+	held    int  // what all sequences take, in blocks of blockTokens
+	room    int  // what it was seen to have room for, likewise; 0: it was never seen to forget
+	changed bool // since it was last written
 
 	confidence       float64 // EWMA of the real over the expected reuse
 	expected, reused Tokens  // of all answers
@@ -58,11 +64,15 @@ type warmInstance struct {
 
 const (
 	// pairBytes is the most that a pair takes where the index is full: in the store, and
-	// 12 in the table, of which a third at least is filled then.
+	// 12 in the table, of which a third at least is filled then. A sequence takes less.
 	pairBytes = pairSize + 12
 
 	// confidenceStep is how far one answer moves the confidence in an instance.
 	confidenceStep = 1.0 / 8
+
+	// roomStep is the share of one answer's prompt, as a divisor, by which it moves
+	// what is known of an instance's room.
+	roomStep = 4
 
 	// confidenceFrom is from how many expected tokens an answer tells something. Servers
 	// read the last tokens of a prompt again in any case.
@@ -70,14 +80,14 @@ const (
 )
 
 // newWarmIndex makes an index that takes up to size bytes, and room for one block
-// at least.
+// of one sequence at least.
 func newWarmIndex(size int64) *warmIndex {
-	limit := int(min(max(1, size/pairBytes), maxPairs))
+	limit := int(min(max(2, size/pairBytes), maxPairs))
 	return &warmIndex{
 		limit:     limit,
 		instances: []warmInstance{{confidence: 1}},
 		ids:       make(map[warmKey]warmID),
-		depth:     make([]int32, 1),
+		reach:     make([]pairID, 1),
 	}
 }
 
@@ -95,7 +105,7 @@ func (w *warmIndex) id(node, model string) warmID {
 		}
 		id = warmID(len(w.instances))
 		w.instances = append(w.instances, warmInstance{})
-		w.depth = append(w.depth, 0)
+		w.reach = append(w.reach, 0)
 	}
 	w.instances[id] = warmInstance{key: k, confidence: 1}
 	w.ids[k] = id
@@ -118,7 +128,7 @@ func (w *warmIndex) retain(stays func(warmID) bool) {
 // expected to tell. It allocates nothing.
 func (w *warmIndex) look(blocks []uint64) {
 	for _, id := range w.holders {
-		w.depth[id] = 0
+		w.reach[id] = 0
 	}
 	w.holders = w.holders[:0]
 	if len(blocks) == 0 || w.pairs.used == 0 {
@@ -129,8 +139,24 @@ func (w *warmIndex) look(blocks []uint64) {
 }
 
 // expected is how many of the blocks that look was given last the instance is expected
-// to hold.
-func (w *warmIndex) expected(id warmID) int { return int(w.depth[id]) }
+// to hold, in any of its sequences.
+func (w *warmIndex) expected(id warmID) int {
+	p := w.reach[id]
+	if p == 0 {
+		return 0
+	}
+	return int(w.pairs.at(p).depth)
+}
+
+// idle is how many of them it is expected to hold in an idle sequence.
+func (w *warmIndex) idle(id warmID) int {
+	for p := w.reach[id]; p != 0; p = w.pairs.at(p).parent {
+		if x := w.pairs.at(p); x.idle > 0 {
+			return int(x.depth)
+		}
+	}
+	return 0
+}
 
 // between finds who ends at mark lo, which n of them have, or after it and before mark
 // hi, which m have. Who has a mark has those before it: where n and m are equal, nobody
@@ -157,71 +183,20 @@ func (w *warmIndex) holds(blocks []uint64, j int) int {
 // note notes that who has the j-th mark ends there, but for those that were seen to have
 // a later one.
 func (w *warmIndex) note(blocks []uint64, j int) {
-	k := mark(j)
-	for p := w.blocks.first(&w.pairs, blocks[k]); p != 0; {
+	for p := w.blocks.first(&w.pairs, blocks[mark(j)]); p != 0; {
 		x := w.pairs.at(p)
-		if d := &w.depth[x.id]; *d == 0 {
-			*d = int32(k + 1)
+		if e := &w.reach[x.id]; *e == 0 {
+			*e = p
 			w.holders = append(w.holders, warmID(x.id))
 		}
 		p = x.next
 	}
 }
 
-// ran notes that the instance is given a prompt of these blocks. It is expected to
-// hold the newest ones up to its capacity in blocks; the returned number is for undo.
-func (w *warmIndex) ran(id warmID, blocks []uint64, capacity int) (run uint32) {
-	w.run++
-	if id == 0 {
-		return w.run
-	}
-	i := &w.instances[id]
-	if i.room > 0 {
-		capacity = min(capacity, i.room)
-	}
-	capacity = max(1, capacity)
-	blocks = blocks[:min(len(blocks), capacity, maxBlocks)]
-	// Who touched a mark last touched the one before it right after, mostly: it is
-	// found without a search then.
-	var near pairID
-	for j := marks(len(blocks)) - 1; j >= 0; j-- {
-		hash := blocks[mark(j)]
-		p := near
-		if p == 0 || w.pairs.at(p).hash() != hash {
-			p = w.pair(id, hash)
-		}
-		if p == 0 {
-			w.shrink(i, capacity-span(j))
-			w.put(id, hash, span(j))
-			near = 0
-			continue
-		}
-		near = w.pairs.at(p).newer
-		w.unlink(i, p)
-		w.pairs.at(p).run = w.run
-		w.link(i, p)
-	}
-	w.shrink(i, capacity) // it was larger
-	i.changed = true
-	return w.run
-}
-
-// undo takes back what the run brought to the instance beyond the first keep blocks,
-// which the instance did not come to read. keep counts those that it had before.
-func (w *warmIndex) undo(id warmID, blocks []uint64, keep int, run uint32) {
-	blocks = blocks[:min(len(blocks), maxBlocks)]
-	for j := marks(len(blocks)) - 1; j >= marks(max(0, keep)); j-- {
-		if p := w.pair(id, blocks[mark(j)]); p != 0 && w.pairs.at(p).run == run {
-			w.drop(p)
-		}
-	}
-	w.instances[id].changed = true
-}
-
 // correct compares what was expected of an answer with what its server found in its
 // cache, of a prompt of so many tokens. Confidence in the instance follows. Where
-// less than half was there, the server has less room than we thought: of what it
-// read longest ago we forget as much as was missing, and take it for that much
+// less than half was there, the server may have less room than we thought: of what it
+// used longest ago we forget a quarter of what was missing, and take it for that much
 // smaller, until answers that find what was expected let it grow again. The blocks of
 // the prompt itself stay, for it has read them now.
 func (w *warmIndex) correct(id warmID, blocks []uint64, expected, actual, prompt Tokens) {
@@ -238,13 +213,13 @@ func (w *warmIndex) correct(id warmID, blocks []uint64, expected, actual, prompt
 	i.changed = true
 	if actual >= expected/2 {
 		if i.room > 0 {
-			i.room += len(blocks) / 4
+			i.room += len(blocks) / roomStep
 		}
 		return
 	}
 	i.misses++
 	missing := int(int64(len(blocks)) * int64(expected-actual) / int64(prompt))
-	i.room = max(1, i.held-missing, len(blocks))
+	i.room = max(1, i.held-missing/roomStep, len(blocks))
 	w.shrink(i, i.room)
 }
 
@@ -255,11 +230,14 @@ func (w *warmIndex) confidence(id warmID) float64 { return w.instances[id].confi
 // forget empties the instance's cache: it was restarted or went to sleep.
 func (w *warmIndex) forget(id warmID) {
 	i := &w.instances[id]
+	for i.running.newest != 0 {
+		w.drop(i, i.running.newest)
+	}
 	w.shrink(i, 0)
 	i.confidence, i.room, i.changed = 1, 0, true
 }
 
-// size is the number of pairs and the memory in bytes that they take.
+// size is the number of pairs and the memory in bytes that all takes.
 func (w *warmIndex) size() (pairs int, bytes int64) {
-	return w.pairs.used, w.pairs.bytes() + w.blocks.bytes()
+	return w.pairs.used, w.pairs.bytes() + w.blocks.bytes() + w.sequences.bytes()
 }

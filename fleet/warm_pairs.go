@@ -5,13 +5,14 @@ import "math/bits"
 // pair is a block that an instance is expected to hold. Its hash is cut in two so
 // that a pair needs no padding.
 type pair struct {
-	high, low    uint32
-	next         pairID // with the same block
-	older, newer pairID // of the same instance
-	run          uint32 // that touched it last
-	id           uint16 // of the instance
-	span         uint16 // blocks that it stands for: itself and those since the mark before
-	holders      uint32 // of the first pair of a block: how many there are
+	high, low  uint32
+	next       pairID     // with the same block
+	parent     pairID     // the mark before it, of the same instance; 0: it is the first
+	last       sequenceID // of the idle ones through it, the one that came last; 0: not known
+	depth      uint32     // blocks up to it, itself counted
+	held, idle uint16     // sequences through it, and those of them that are idle
+	id         uint16     // of the instance
+	holders    uint16     // of the first pair of a block: how many there are
 }
 
 // pairSize is how many bytes a pair takes in the store.
@@ -202,94 +203,22 @@ func (w *warmIndex) pair(id warmID, hash uint64) pairID {
 	return p
 }
 
-// put makes a block the instance's newest, which it does not hold yet.
-func (w *warmIndex) put(id warmID, hash uint64, span int) {
-	w.makeRoom()
+// put adds the j-th mark of a sequence, after parent, to an instance that does not hold
+// it yet.
+func (w *warmIndex) put(id warmID, hash uint64, parent pairID, j int) pairID {
 	p := w.pairs.take()
 	x := w.pairs.at(p)
 	x.setHash(hash)
-	x.run, x.id, x.span = w.run, uint16(id), uint16(span)
+	x.parent, x.depth, x.held, x.id = parent, uint32(mark(j)+1), 1, uint16(id)
 	w.blocks.add(&w.pairs, w.limit, p)
-	w.instances[id].held += span
-	w.link(&w.instances[id], p)
+	w.instances[id].blocks += span(j)
+	return p
 }
 
-// link makes the pair the newest of its instance.
-func (w *warmIndex) link(i *warmInstance, p pairID) {
-	x := w.pairs.at(p)
-	x.older, x.newer = i.newest, 0
-	if i.newest != 0 {
-		w.pairs.at(i.newest).newer = p
-	} else {
-		i.oldest = p
+// span is how many blocks the pair stands for: itself and those since the mark before.
+func (w *warmIndex) span(x *pair) int {
+	if x.parent == 0 {
+		return int(x.depth)
 	}
-	i.newest = p
-}
-
-func (w *warmIndex) unlink(i *warmInstance, p pairID) {
-	x := w.pairs.at(p)
-	if x.newer != 0 {
-		w.pairs.at(x.newer).older = x.older
-	} else {
-		i.newest = x.older
-	}
-	if x.older != 0 {
-		w.pairs.at(x.older).newer = x.newer
-	} else {
-		i.oldest = x.newer
-	}
-}
-
-// drop forgets a pair.
-func (w *warmIndex) drop(p pairID) {
-	x := w.pairs.at(p)
-	i := &w.instances[x.id]
-	i.held -= int(x.span)
-	w.unlink(i, p)
-	w.blocks.remove(&w.pairs, p)
-	w.pairs.giveBack(p)
-}
-
-// makeRoom forgets the oldest blocks of all where the index is full.
-func (w *warmIndex) makeRoom() {
-	if w.pairs.used < w.limit {
-		return
-	}
-	const atOnce = 64 // to look for the oldest instance not for each
-	i := w.longestAgo()
-	for n := 0; n < atOnce && i.held > 0; n++ {
-		w.drop(i.oldest)
-	}
-}
-
-// shrink forgets the oldest blocks of the instance until it holds no more than most.
-func (w *warmIndex) shrink(i *warmInstance, most int) {
-	for i.held > most {
-		w.drop(i.oldest)
-	}
-}
-
-// longestAgo returns the instance whose oldest block was touched longest ago.
-func (w *warmIndex) longestAgo() *warmInstance {
-	var found *warmInstance
-	var age uint32
-	for n := range w.instances {
-		i := &w.instances[n]
-		if i.held == 0 {
-			continue
-		}
-		if a := w.run - w.pairs.at(i.oldest).run; found == nil || a > age {
-			found, age = i, a
-		}
-	}
-	return found
-}
-
-// lastRun is the last run that brought the block to the instance, or found it there;
-// 0: it does not have it.
-func (w *warmIndex) lastRun(id warmID, hash uint64) uint32 {
-	if p := w.pair(id, hash); p != 0 {
-		return w.pairs.at(p).run
-	}
-	return 0
+	return int(x.depth - w.pairs.at(x.parent).depth)
 }

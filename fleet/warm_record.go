@@ -3,7 +3,7 @@ package fleet
 import (
 	"encoding/binary"
 	"math"
-	"math/bits"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,16 +11,18 @@ import (
 )
 
 // A record is what is written of one instance: a version, when it was written, the
-// confidence in the instance, its room, its blocks from the newest to the oldest, and
-// a checksum. All numbers are little-endian.
+// confidence in the instance, its room, its sequences from the newest to the oldest,
+// and a checksum. A sequence is the hashes of its marks from the first to the last, the
+// room that it takes, its length, and how many marks there are. All numbers are
+// little-endian.
 const (
-	recordVersion = 1
-	recordHead    = 1 + 8 + 8 + 8
-	recordPair    = 8 + 1 // the hash and the logarithm of the span
-	recordSum     = 8
+	recordVersion  = 2
+	recordHead     = 1 + 8 + 8 + 8
+	recordSequence = 4 + 4 + 4
+	recordSum      = 8
 
-	// recordPairs is how many blocks of an instance are written: the newest. The
-	// lock is held while they are gathered.
+	// recordPairs is how many hashes are written of an instance: of the newest
+	// sequences. The lock is held while they are gathered.
 	recordPairs = 1 << 16
 
 	// recordAge is how old a record may become. Those of nodes that are no more are
@@ -44,12 +46,24 @@ func (w *warmIndex) record(id warmID, buf []byte, now time.Time) []byte {
 	buf = binary.LittleEndian.AppendUint64(buf, uint64(now.Unix()))
 	buf = binary.LittleEndian.AppendUint64(buf, math.Float64bits(i.confidence))
 	buf = binary.LittleEndian.AppendUint64(buf, uint64(i.room))
-	p := i.newest
-	for n := 0; n < recordPairs && p != 0; n++ {
-		x := w.pairs.at(p)
-		buf = binary.LittleEndian.AppendUint64(buf, x.hash())
-		buf = append(buf, byte(bits.TrailingZeros16(x.span)))
-		p = x.older
+	left := recordPairs
+	for _, l := range []*sequenceList{&i.running, &i.idle} {
+		for n := l.newest; n != 0; n = w.sequences.at(n).older {
+			x := w.sequences.at(n)
+			at, marks := len(buf), 0
+			for p := x.leaf; p != 0; p = w.pairs.at(p).parent {
+				buf = binary.LittleEndian.AppendUint64(buf, w.pairs.at(p).hash())
+				marks++
+			}
+			if left -= marks; left < 0 {
+				buf = buf[:at]
+				break
+			}
+			reverseHashes(buf[at:])
+			buf = binary.LittleEndian.AppendUint32(buf, x.takes)
+			buf = binary.LittleEndian.AppendUint32(buf, x.whole)
+			buf = binary.LittleEndian.AppendUint32(buf, uint32(marks))
+		}
 	}
 	return binary.LittleEndian.AppendUint64(buf, xxhash.Sum64(buf))
 }
@@ -57,7 +71,7 @@ func (w *warmIndex) record(id warmID, buf []byte, now time.Time) []byte {
 // restore takes a record in, if nothing is known of the instance yet. false: it is no
 // record or too old, and nothing has changed.
 func (w *warmIndex) restore(k warmKey, rec []byte, now time.Time) bool {
-	if len(rec) < recordHead+recordSum || rec[0] != recordVersion || (len(rec)-recordHead-recordSum)%recordPair != 0 {
+	if len(rec) < recordHead+recordSum || rec[0] != recordVersion {
 		return false
 	}
 	body, sum := rec[:len(rec)-recordSum], rec[len(rec)-recordSum:]
@@ -73,17 +87,67 @@ func (w *warmIndex) restore(k warmKey, rec []byte, now time.Time) bool {
 	if !(confidence >= 0 && confidence <= 1) || room > maxPairs {
 		return false
 	}
+	sequences, ok := split(body[recordHead:])
+	if !ok {
+		return false
+	}
 	id := w.id(k.node, k.model)
 	if id == 0 || w.instances[id].held > 0 {
 		return true
 	}
 	w.instances[id].confidence, w.instances[id].room = confidence, int(room)
-	w.run++
-	for pairs := body[recordHead:]; len(pairs) > 0; pairs = pairs[:len(pairs)-recordPair] {
-		last := pairs[len(pairs)-recordPair:]
-		w.put(id, binary.LittleEndian.Uint64(last), 1<<min(last[8], 15))
+	for _, s := range slices.Backward(sequences) {
+		w.adopt(id, s)
 	}
 	return true
+}
+
+// recorded is a sequence of a record.
+type recorded struct {
+	hashes       []byte
+	takes, whole uint32
+}
+
+// split finds the sequences in the part of a record that has them. false: it is no such
+// part.
+func split(body []byte) (all []recorded, ok bool) {
+	for len(body) > 0 {
+		if len(body) < recordSequence {
+			return nil, false
+		}
+		hashes, tail := body[:len(body)-recordSequence], body[len(body)-recordSequence:]
+		marks := binary.LittleEndian.Uint32(tail[8:])
+		if marks > recordPairs || int(8*marks) > len(hashes) {
+			return nil, false
+		}
+		from := len(hashes) - int(8*marks)
+		all = append(all, recorded{hashes[from:], binary.LittleEndian.Uint32(tail), binary.LittleEndian.Uint32(tail[4:])})
+		body = body[:from]
+	}
+	slices.Reverse(all) // it was read from its end
+	return all, true
+}
+
+// adopt takes in a sequence that was recorded, as the newest of the idle ones.
+func (w *warmIndex) adopt(id warmID, s recorded) {
+	hash := func(j int) uint64 { return binary.LittleEndian.Uint64(s.hashes[8*j:]) }
+	n, _ := w.plant(id, min(len(s.hashes)/8, marks(maxBlocks)), hash)
+	if n == 0 {
+		return
+	}
+	x, i := w.sequences.at(n), &w.instances[id]
+	x.takes, x.whole = min(s.takes, maxBlocks), min(s.whole, maxBlocks)
+	i.held += int(x.takes)
+	w.settle(i, n)
+}
+
+// reverseHashes puts hashes in the opposite order.
+func reverseHashes(b []byte) {
+	for i, j := 0, len(b)-8; i < j; i, j = i+8, j-8 {
+		x, y := binary.LittleEndian.Uint64(b[i:]), binary.LittleEndian.Uint64(b[j:])
+		binary.LittleEndian.PutUint64(b[i:], y)
+		binary.LittleEndian.PutUint64(b[j:], x)
+	}
 }
 
 // changedRecords returns the ids of the instances that have changed since it was last

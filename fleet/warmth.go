@@ -49,13 +49,14 @@ func (m *Manager) BlockKey() [16]byte {
 
 // warmRun is what a claim brought to its instance's cache.
 type warmRun struct {
-	index  *warmIndex // nil: nothing
-	id     warmID
-	blocks []uint64
-	had    int // of the blocks, those expected to be there before
-	run    uint32
-	rest   bool // of an answer that was begun elsewhere: the prompt is longer than its blocks
-	shared bool // what it had was in a lane that was in use then
+	index    *warmIndex // nil: nothing
+	id       warmID
+	blocks   []uint64
+	had      int // of the blocks, those expected to be there before
+	sequence sequenceRun
+	rest     bool   // of an answer that was begun elsewhere: the prompt is longer than its blocks
+	prompt   Tokens // of the prompt, as the instance counted them; 0: it did not say
+	whole    Tokens // with the answer
 }
 
 // remembered is what is remembered of a request: the blocks of its prompt or, where
@@ -189,26 +190,27 @@ func (m *Manager) noteRun(c *claim, w *waiter) {
 	if m.warm.asked != w {
 		m.look(w)
 	}
-	had := m.warm.index.expected(id)
-	shared := had > 0 && slices.Contains(c.instance.reading, m.warm.index.lastRun(id, w.blocks[had-1]))
 	c.warm = warmRun{
-		shared: shared,
-		index:  m.warm.index,
-		id:     id,
-		blocks: w.blocks,
-		had:    had,
-		run:    m.warm.index.ran(id, w.blocks, c.instance.cacheBlocks()),
-		rest:   w.first || len(w.Blocks) == 0,
+		index:    m.warm.index,
+		id:       id,
+		blocks:   w.blocks,
+		had:      m.warm.index.idle(id),
+		sequence: m.warm.index.begins(id, w.blocks, c.instance.cacheBlocks()),
+		rest:     w.first || len(w.Blocks) == 0,
 	}
-	c.instance.reading = append(c.instance.reading, c.warm.run)
 }
 
-// forgetRun notes that the claim's lane is free.
-func (c *claim) forgetRun() {
-	i := c.instance
-	if at := slices.Index(i.reading, c.warm.run); at >= 0 && c.warm.index != nil {
-		i.reading = slices.Delete(i.reading, at, at+1)
+// endRun notes that the claim's lane is free: what it has can be used again.
+func (m *Manager) endRun(c *claim) {
+	r := &c.warm
+	if r.index == nil || r.index != m.warm.index {
+		return
 	}
+	takes, whole := float64(r.whole)/blockTokens, 0.0
+	if r.prompt > 0 && !r.rest {
+		whole = float64(len(r.blocks)) * float64(r.whole) / float64(r.prompt)
+	}
+	r.index.ends(r.sequence, takes, whole)
 }
 
 // learnCache compares what an attempt found in its instance's cache with what was
@@ -230,17 +232,13 @@ func (m *Manager) learnCache(c *claim, t *meter) (expected, actual Tokens, ok bo
 		if t.progress.Total > 0 && !r.rest {
 			read = int(int64(len(r.blocks)) * int64(t.progress.Processed) / int64(t.progress.Total))
 		}
-		r.index.undo(r.id, r.blocks, max(r.had, read), r.run)
+		r.index.cut(r.sequence, max(r.had, read))
 	}
 	if r.rest || prompt <= 0 {
 		return 0, 0, false
 	}
 	expected = Tokens(int64(prompt) * int64(r.had) / int64(len(r.blocks)))
-	// A lane's cache is of no use to another lane: one that read it all again says
-	// nothing of what the server keeps.
-	if !r.shared || actual >= expected/2 {
-		r.index.correct(r.id, r.blocks, expected, actual, prompt)
-	}
+	r.index.correct(r.id, r.blocks, expected, actual, prompt)
 	return expected, actual, true
 }
 
@@ -312,7 +310,7 @@ func (m *Manager) Warm() WarmStatus {
 
 func (i *warmInstance) status(node, model string) WarmInstanceStatus {
 	s := WarmInstanceStatus{
-		Node: node, Model: model, Blocks: i.held, Confidence: i.confidence,
+		Node: node, Model: model, Blocks: i.blocks, Confidence: i.confidence,
 		Answers: i.answers, ExpectedTokens: i.expected, ReusedTokens: i.reused,
 	}
 	if i.expected > 0 {
