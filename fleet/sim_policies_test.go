@@ -26,6 +26,7 @@ type simPlacer struct {
 	given  map[*waiter]*instance // at once, for good
 	polled map[*instance]simPolled
 	at     int64
+	out    float64 // tokens that answers had so far
 }
 
 // simPolled is what a node said last: nodes of the study speak each second.
@@ -50,6 +51,7 @@ func (p *simPlacer) place(m *Manager, w *waiter, able, _ []candidate, now time.T
 		}
 		views[i].unread = max(1, prompt-views[i].cached)
 	}
+	p.out = m.models[w.Model].outOf(w)
 	best := views[p.pick(p, w, views)]
 	w.share = share{unread: best.unread}
 	p.given[w] = best.instance
@@ -168,7 +170,6 @@ func simLMetric(p *simPlacer, _ *waiter, nodes []simView) int {
 // prefix first while its node had a free lane when it spoke last, and what runs
 // there counts both as ours and as the node says.
 func simSeed(p *simPlacer, _ *waiter, nodes []simView) int {
-	const out = 200
 	warm, longest := -1, 0.0
 	for i, x := range nodes {
 		if x.cached > longest {
@@ -182,7 +183,7 @@ func simSeed(p *simPlacer, _ *waiter, nodes []simView) int {
 	for i, x := range nodes {
 		polled := p.polled[x.instance]
 		ahead := float64(x.ours() + polled.active + polled.waiting)
-		if v := (ahead+1)*out*x.speed.step(1) + (x.cached+x.unread)/x.speed.prefill; v < least {
+		if v := (ahead+1)*p.out*x.speed.step(1) + (x.cached+x.unread)/x.speed.prefill; v < least {
 			best, least = i, v
 		}
 	}
