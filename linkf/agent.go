@@ -125,7 +125,7 @@ func (a *agentMachine) act(x agentAction) { a.acts = append(a.acts, x) }
 // up gives the machine a connection that is encrypted, under a number never used before.
 func (a *agentMachine) up(now time.Duration, conn uint64) {
 	a.advance(now)
-	a.conns[conn] = &agentConn{id: conn, wire: &wire{lastIn: a.now, lastOut: a.now}, since: a.now, busySince: a.now, toldAt: a.now - statusGap, slotsAt: a.now - statusGap}
+	a.conns[conn] = &agentConn{id: conn, wire: &wire{lastIn: a.now, lastOut: a.now, follows: true}, since: a.now, busySince: a.now, toldAt: a.now - statusGap, slotsAt: a.now - statusGap}
 }
 
 // down says that a connection is gone. What runs goes on until its lease ends.
@@ -392,7 +392,7 @@ func (m *status) fits() error {
 // stateFor is the status for one head: ages as of now, and which load is its own.
 func (a *agentMachine) stateFor(h *agentHead) status {
 	m := *a.offers
-	m.Leaving = a.leaving
+	m.Leaving, m.Watch = a.leaving, millis(watchEvery)
 	m.Instances = slices.Clone(m.Instances)
 	for i := range m.Instances {
 		x := &m.Instances[i]

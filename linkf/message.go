@@ -190,6 +190,7 @@ type status struct {
 	Loads     bool       `cbor:"3,keyasint,omitempty"`
 	Down      *outcome   `cbor:"4,keyasint,omitempty"`
 	Leaving   bool       `cbor:"5,keyasint,omitempty"` // it takes nothing new, for it is about to stop
+	Watch     uint32     `cbor:"6,keyasint,omitempty"` // how often it looks whether its server answers
 }
 
 type instance struct {

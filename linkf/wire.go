@@ -23,6 +23,7 @@ type wire struct {
 	acks    []transfer // of chunks, coalesced by transfer
 	aborts  []transfer
 	beat    bool   // a keepalive is due
+	follows bool   // the keepalive goes when the peer's comes: it is a node's
 	bye     string // a close is due, for this reason
 	leaving bool   // which is that this side is stopping
 	closed  bool   // nothing more is sent or read
@@ -67,6 +68,9 @@ func (w *wire) read(data []byte, now time.Duration, f func(frame) error) error {
 func (w *wire) common(f frame) (bool, error) {
 	switch f.typ {
 	case typeKeepalive:
+		if w.follows && w.lastIn-w.lastOut >= answerAfter {
+			w.beat = true
+		}
 		return true, nil
 	case typeClose:
 		m, err := decode[closing](f)
@@ -222,7 +226,7 @@ func (w *wire) chunk(b []byte, o *outgoing, now time.Duration) []byte {
 // tick notes a keepalive that is due and returns why the connection is lost, if it is.
 // quiet is since when the peer had reason to send at this rate.
 func (w *wire) tick(now, heartbeat, quiet time.Duration) error {
-	if now-w.lastOut >= heartbeat {
+	if now >= w.beatAt(heartbeat) {
 		w.beat = true
 	}
 	if since := max(w.lastIn, quiet); now-since >= heartbeats*heartbeat {
@@ -233,7 +237,18 @@ func (w *wire) tick(now, heartbeat, quiet time.Duration) error {
 
 // wake is when tick has something to do next.
 func (w *wire) wake(heartbeat, quiet time.Duration) time.Duration {
-	return min(w.lastOut+heartbeat, max(w.lastIn, quiet)+heartbeats*heartbeat)
+	return min(w.beatAt(heartbeat), max(w.lastIn, quiet)+heartbeats*heartbeat)
+}
+
+// beatAt is when a keepalive is due if nothing is sent before. A head's is early rather
+// than late, so that those of many links go together: what a thousand idle links cost is
+// that something wakes up for each, and not what it sends then.
+func (w *wire) beatAt(heartbeat time.Duration) time.Duration {
+	at := w.lastOut + heartbeat
+	if w.follows {
+		return at
+	}
+	return at.Truncate(heartbeat / beatsTogether)
 }
 
 // closedByPeer says that the peer ended the connection, and why.
