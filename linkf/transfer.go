@@ -1,7 +1,6 @@
 package linkf
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 )
@@ -142,10 +141,22 @@ func (in *inbox) take(id uint64) ([][]byte, error) {
 	return t.parts, nil
 }
 
-// joined is a body that came inside a message, or in parts.
+// joined is a body that came inside a message, or in parts. It gives way behind each:
+// a goroutine cannot be stopped while it copies, and in a loop of copies next to never,
+// so that a garbage collection which began meanwhile would stop all others until the
+// end of a large body.
 func joined(body []byte, parts [][]byte) []byte {
 	if len(parts) == 0 {
 		return body
 	}
-	return bytes.Join(parts, nil)
+	size := 0
+	for _, p := range parts {
+		size += len(p)
+	}
+	all := make([]byte, 0, size)
+	for _, p := range parts {
+		all = append(all, p...)
+		giveWay(len(p))
+	}
+	return all
 }
