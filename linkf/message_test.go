@@ -79,6 +79,8 @@ func vectors() []vector {
 		{typeTransferAck, transfer{ID: 1, Offset: 3}},
 		{typeClose, closing{Reason: "nothing came for 3s"}},
 		{typeKeepalive, empty{}},
+		{typeClose, closing{Reason: "its name is in use", Refusal: uint8(RefusedName)}},
+		{typeNotice, notice{"another node has the name box-a"}},
 	}
 }
 

@@ -67,13 +67,13 @@ type Node struct {
 
 // nodeConn is one connection. It is the machine's end of it.
 type nodeConn struct {
-	node    *Node
-	id      uint64
-	kick    chan struct{}
-	known   func() // called when greeted
-	greeted bool
-	over    error
-	done    chan struct{}
+	node   *Node
+	id     uint64
+	kick   chan struct{}
+	known  func() // called when greeted
+	linked bool   // the head has taken the node
+	over   error
+	done   chan struct{}
 }
 
 // nodeRun is a generation of the model server.
@@ -235,10 +235,15 @@ func (n *Node) act() {
 			}
 		case agentGreeted:
 			if c := n.conns[x.conn]; c != nil {
-				c.greeted = true
 				c.known()
 			}
+		case agentLinked:
+			if c := n.conns[x.conn]; c != nil {
+				c.linked = true
+			}
 			n.log.Info("linked to a head", "head", x.identity)
+		case agentNotice:
+			n.amiss.warn("a word of a head", x.identity, x.err)
 		}
 	}
 }

@@ -26,7 +26,8 @@ type wire struct {
 	follows bool   // the keepalive goes when the peer's comes: it is a node's
 	bye     string // a close is due, for this reason
 	leaving bool   // which is that this side is stopping
-	closed  bool   // nothing more is sent or read
+	refusal Refusal
+	closed  bool // nothing more is sent or read
 }
 
 // fail ends the connection for a reason that the peer is told.
@@ -75,7 +76,7 @@ func (w *wire) common(f frame) (bool, error) {
 	case typeClose:
 		m, err := decode[closing](f)
 		if err == nil {
-			err = &closedByPeer{m.Reason, m.Leaving}
+			err = &closedByPeer{m.Reason, m.Leaving, Refusal(m.Refusal)}
 		}
 		return true, err
 	case typeTransferBegin, typeTransferChunk, typeTransferEnd, typeTransferAbort, typeTransferAck:
@@ -201,7 +202,7 @@ func (w *wire) rest(b []byte, began int, now time.Duration) []byte {
 	}
 	w.beat = false
 	if w.bye != "" {
-		b = w.put(b, typeClose, closing{clip(w.bye, 1024), w.leaving}, now)
+		b = w.put(b, typeClose, closing{clip(w.bye, 1024), w.leaving, uint8(w.refusal)}, now)
 		w.closed = true
 	}
 	return b
@@ -255,9 +256,16 @@ func (w *wire) beatAt(heartbeat time.Duration) time.Duration {
 type closedByPeer struct {
 	reason  string
 	leaving bool // it is stopping
+	refusal Refusal
 }
 
 func (e *closedByPeer) Error() string { return "the peer closed the link: " + e.reason }
+
+// Is reports whether the peer refused the node for this reason.
+func (e *closedByPeer) Is(target error) bool {
+	r, ok := target.(Refusal)
+	return ok && r == e.refusal
+}
 
 // clip bounds a text that goes to the peer, at a whole character.
 func clip(s string, n int) string {
