@@ -3,7 +3,6 @@ package linkf
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -112,7 +111,7 @@ func (w *wire) transfer(t Type, m transfer) error {
 			if m.Offset > uint64(o.sent) || m.Offset < uint64(o.acked) {
 				return fmt.Errorf("transfer %d: %d bytes acknowledged of %d", m.ID, m.Offset, o.sent)
 			}
-			o.acked = int(m.Offset)
+			w.out.acked(o, int(m.Offset), w.lastIn)
 		}
 	case typeTransferAbort:
 		w.in.drop(m.ID)
@@ -186,7 +185,7 @@ func (w *wire) control(b []byte, now time.Duration) []byte {
 
 // wants reports whether control or rest has something to send now, beside a keepalive.
 func (w *wire) wants() bool {
-	return w.bye != "" || len(w.acks)+len(w.aborts) > 0 || slices.ContainsFunc(w.out.queue, (*outgoing).mayGo)
+	return w.bye != "" || len(w.acks)+len(w.aborts) > 0 || w.out.mayGo()
 }
 
 // rest writes what goes last: a chunk if nothing else was to be sent, a keepalive, the
@@ -216,6 +215,7 @@ func (w *wire) chunk(b []byte, o *outgoing, now time.Duration) []byte {
 	n := min(chunkLen, len(o.data)-o.sent)
 	b = w.put(b, typeTransferChunk, transfer{ID: o.id, Offset: uint64(o.sent), Data: o.data[o.sent : o.sent+n]}, now)
 	o.sent += n
+	o.times = append(o.times, now)
 	if o.sent == len(o.data) {
 		b = w.put(b, typeTransferEnd, transfer{ID: o.id}, now)
 		w.out.drop(o)
