@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,6 +35,10 @@ type NodeApp struct {
 	// Where fleets may dial in: `:port` or `host:port`. Default: they may not. A node
 	// has heads, or listens, or both.
 	Listen string `json:"listen,omitempty"`
+
+	// A file with the certificates (PEM) that heads with `https` are checked against, such as
+	// that of your own authority. Placeholders are expanded. Default: the system's.
+	TLSCA string `json:"tls_ca,omitempty"`
 
 	// The tokens that the fleets know, 64 hexadecimal digits each, best as
 	// `{env.FLEET_TOKEN}`. A fleet that does not know one is met with the next. Default:
@@ -101,6 +106,10 @@ func (a *NodeApp) Provision(ctx caddy.Context) error {
 	if err := a.provisionPeers(repl); err != nil {
 		return err
 	}
+	roots, err := a.provisionTrust(repl)
+	if err != nil {
+		return err
+	}
 	if err := a.provisionServer(repl); err != nil {
 		return err
 	}
@@ -111,7 +120,7 @@ func (a *NodeApp) Provision(ctx caddy.Context) error {
 	if a.log != nil {
 		read = a.log.Key()
 	}
-	parts := []string{a.listen, a.o.Identity, a.o.Upstream, a.o.Key, read, fmt.Sprint(a.Lanes, len(a.o.Heads), a.o.Seek, a.DrainTimeout)}
+	parts := []string{a.listen, a.o.Identity, a.o.Upstream, a.o.Key, read, roots, fmt.Sprint(a.Lanes, len(a.o.Heads), a.o.Seek, a.DrainTimeout)}
 	a.key = identity(append(append(parts, a.o.Heads...), secrets...)...)
 	return nil
 }
@@ -154,6 +163,30 @@ func (a *NodeApp) provisionPeers(repl *caddy.Replacer) error {
 	}
 	return nil
 }
+
+// provisionTrust reads the certificates that heads are checked against, and returns their
+// text.
+func (a *NodeApp) provisionTrust(repl *caddy.Replacer) (roots string, err error) {
+	if a.TLSCA == "" {
+		return "", nil
+	}
+	if !slices.ContainsFunc(a.o.Heads, func(head string) bool { return strings.HasPrefix(strings.ToLower(head), "https:") }) {
+		return "", errors.New("tls_ca is for a head with https, and there is none: the link by linkf:// is secured by its token")
+	}
+	path, err := repl.ReplaceOrErr(a.TLSCA, true, true)
+	if err != nil {
+		return "", fmt.Errorf("tls_ca cannot be read: %w", err)
+	}
+	config, pem, err := trust(path)
+	if err != nil {
+		return "", fmt.Errorf("%w: copy the certificate of the head's authority there, readable for this Caddy; that of `tls internal` is %s in the data folder of the head's Caddy", err, internalRoot)
+	}
+	a.o.HeadTLS = config
+	return string(pem), nil
+}
+
+// internalRoot is where Caddy's own authority has its certificate.
+const internalRoot = "pki/authorities/local/root.crt"
 
 // headAuto stands for the fleets that are found on the local network.
 const headAuto = "auto"

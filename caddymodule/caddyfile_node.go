@@ -26,6 +26,7 @@ func parseNodeOption(d *caddyfile.Dispenser, before any) (any, error) {
 //	fleet_node {
 //		head     https://<host>/<path>|linkf://<host>:<port>|auto
 //		listen   <address>
+//		tls_ca   <path>
 //		token    <token>
 //		insecure
 //		identity <name>
@@ -47,6 +48,7 @@ func (a *NodeApp) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	err := block{
 		"head":     {read: a.readHead, repeat: true},
 		"listen":   {read: checked(&a.Listen, checkListen)},
+		"tls_ca":   {read: text(&a.TLSCA)},
 		"token":    {read: tokens(&a.Tokens), repeat: true},
 		"insecure": {read: flag(&a.Insecure)},
 		"identity": {read: text(&a.Identity)},

@@ -111,18 +111,50 @@ func TestStreamsSurviveACutOfTheirLink(t *testing.T) {
 
 // A node whose process is gone is lost as soon as that can be known.
 func BenchmarkKillToNextTokenOverLinks(b *testing.B) {
+	o := llamasim.Options{Slots: 4, Decode: 200}
 	for i, name := range []string{"dialled", "dials_in_relink_1s"} {
-		b.Run(name, func(b *testing.B) { measureKills(b, func(p *pair) { p.ways[i].refuse() }, i) })
+		b.Run(name, func(b *testing.B) {
+			p := startPair(b, o, "relink 1s\n\t\tretry 250ms")
+			measureGaps(b, p, i, p.ways[i].refuse, func() {
+				_ = p.sims[i].Restart()
+				p.ways[i].open(b)
+			})
+		})
 		if i == 0 {
-			b.Run("its_server_dies", func(b *testing.B) { measureKills(b, func(p *pair) { p.sims[0].Kill() }, 0) })
+			b.Run("its_server_dies", func(b *testing.B) {
+				p := startPair(b, o, "relink 1s\n\t\tretry 250ms")
+				measureGaps(b, p, 0, p.sims[0].Kill, func() { _ = p.sims[0].Restart() })
+			})
 		}
 	}
 }
 
-// measureKills has one of the nodes go while it answers, and takes the longest gap
-// between two chunks that the client sees.
-func measureKills(b *testing.B, kill func(*pair), which int) {
-	p := startPair(b, llamasim.Options{Slots: 4, Decode: 200}, "relink 1s\n\t\tretry 250ms")
+// A node of which nothing comes any more, and no word that it is gone, is lost when it was
+// silent for too long: three heartbeats and the wait for its return where there is an
+// agent, the limit of stall and that of a question where there is none.
+func BenchmarkSilenceToNextToken(b *testing.B) {
+	o := llamasim.Options{Slots: 4, Decode: 200}
+	silence := func(b *testing.B, p *pair, which int) {
+		measureGaps(b, p, which, p.ways[which].darken, p.ways[which].lighten)
+	}
+	for i, name := range []string{"dialled", "dials_in"} {
+		for _, relink := range []string{"1s", "5s"} {
+			b.Run(name+"_relink_"+relink, func(b *testing.B) { silence(b, startPair(b, o, "retry 250ms\n\t\trelink "+relink), i) })
+		}
+	}
+	b.Run("without_an_agent_stall_15s", func(b *testing.B) {
+		o.Model = "m"
+		p := &pair{sims: []*llamasim.Server{startSim(b, o), startSim(b, o)}}
+		p.ways = []*way{newWay(b, freeAddr(b), strings.TrimPrefix(p.sims[0].URL(), "http://"), nil)}
+		p.edge = startEdge(b, fmt.Sprintf("fleet {\n\t\tretry 250ms\n\t\tstall 15s\n\t\tnode a http://%s\n\t\tnode b %s\n\t}", p.ways[0].addr, p.sims[1].URL()), "fleet")
+		p.allUp(2)
+		silence(b, p, 0)
+	})
+}
+
+// measureGaps has one of the nodes go while it answers, and takes the longest gap between
+// two chunks that the client sees.
+func measureGaps(b *testing.B, p *pair, which int, lose, mend func()) {
 	var gaps []time.Duration
 	for b.Loop() {
 		for served := false; !served; {
@@ -135,7 +167,7 @@ func measureKills(b *testing.B, kill func(*pair), which int) {
 				}
 				if last = now; chunks == 10 && p.sims[which].Stats().Active > 0 {
 					served = true
-					kill(p)
+					lose()
 				}
 			})
 			if wrong := got.whole(); wrong != "" {
@@ -145,10 +177,7 @@ func measureKills(b *testing.B, kill func(*pair), which int) {
 				gaps = append(gaps, gap)
 			}
 		}
-		_ = p.sims[which].Restart()
-		if strings.Contains(b.Name(), "dial") {
-			p.ways[which].open(b)
-		}
+		mend()
 		p.allUp(2)
 	}
 	report(b, gaps)

@@ -1,6 +1,9 @@
 package fleet
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // A Link reaches one node. fleet/llamacpp and linkf implement it.
 //
@@ -25,6 +28,14 @@ type Link interface {
 
 	// Close ends the link. Generations that run through it end as lost.
 	Close(reason string) error
+}
+
+// A Voucher is a [Link] to a node that looks after its server itself, and has Watch tell
+// at once when that does not answer: who hears of the node need not ask.
+type Voucher interface {
+	// Vouched returns when the node was last heard of, and how long its server may have
+	// been silent by then without the node's looking. Zero: it does not look.
+	Vouched() (at time.Time, within time.Duration)
 }
 
 // A Job is what one client asked for: it writes the request for an instance,

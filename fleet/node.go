@@ -271,6 +271,18 @@ func signal(c chan<- struct{}) {
 // hear notes a sign of life.
 func (n *node) hear() { n.heard.Store(time.Now().UnixNano()) }
 
+// hearOf notes what the link heard of a node that looks after its server itself, as often
+// as we would ask it.
+func (n *node) hearOf(every time.Duration) {
+	v, ok := n.link.(Voucher)
+	if !ok {
+		return
+	}
+	if at, within := v.Vouched(); within > 0 && within <= every && at.After(n.lastHeard()) {
+		n.heard.Store(at.UnixNano())
+	}
+}
+
 // lastHeard is when the last sign of life came; zero: none did.
 func (n *node) lastHeard() time.Time {
 	ns := n.heard.Load()

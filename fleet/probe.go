@@ -115,9 +115,12 @@ func (m *Manager) retryOf(n *node) time.Duration {
 	return 10 * time.Second // nobody wants it, and it goes with its last request
 }
 
-// quiet reports whether nothing was heard of the node for as long as a probe waits.
+// quiet reports whether nothing was heard of the node for as long as a probe waits. What
+// a link alone hears of a node says that its server is well only if the node looks as
+// often as we would ask.
 func (m *Manager) quiet(n *node) bool {
 	retry := m.retryOf(n)
+	n.hearOf(retry)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return n.down == nil && time.Since(n.lastHeard()) >= retry

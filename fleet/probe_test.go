@@ -94,3 +94,67 @@ func TestNodeThatStreamsToUsIsNotAskedWhetherItIsThere(t *testing.T) {
 		}
 	})
 }
+
+// voucher is a link to a node that looks after its server itself.
+type voucher struct {
+	*fakeLink
+	within time.Duration
+	silent bool // the link hears nothing of the node any more
+	at     time.Time
+}
+
+func (v *voucher) Vouched() (time.Time, time.Duration) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.silent {
+		v.at = time.Now().Add(-4 * time.Second)
+	}
+	return v.at, v.within
+}
+
+// vouched is a fleet of one node whose link vouches for it, asked every 10 seconds else.
+func vouched(t *testing.T, within time.Duration) (*Manager, *voucher) {
+	t.Helper()
+	v := &voucher{fakeLink: serving("m", 1), within: within}
+	m, _ := fleetOf(t, func(p *Policy) {
+		p.Retry = 10 * time.Second
+		p.Nodes = []NodeSpec{{Name: "a", Identity: "a", Open: func() (Link, error) { return v, nil }}}
+	})
+	return m, v
+}
+
+func TestNodeThatLooksAfterItsServerIsNotAskedWhetherThatIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, v := vouched(t, 5*time.Second)
+		before := v.probed()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if n := v.probed() - before; n != 0 {
+			t.Errorf("got %d questions in an hour, want none", n)
+		}
+		if heard := m.Status().Nodes[0].LastHeard; heard == nil || time.Since(*heard) > 15*time.Second {
+			t.Errorf("it was heard of at %v, and it is %v: want what the link heard", heard, time.Now())
+		}
+		v.set(func(l *fakeLink) { v.silent, l.down = true, &NodeLost{Cause: CauseTimedOut} })
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		if st := m.Status(); st.Up != 0 {
+			t.Error("nothing was heard of it for twice as long as a probe waits, and it is called up")
+		}
+	})
+}
+
+func TestNodeThatLooksTooSeldomIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, within := range []time.Duration{0, 10*time.Second + 1} {
+			m, v := vouched(t, within)
+			before := v.probed()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if n := v.probed() - before; n != 6 {
+				t.Errorf("it looks within %v: got %d questions in a minute, want 6", within, n)
+			}
+			m.Close()
+		}
+	})
+}

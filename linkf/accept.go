@@ -140,7 +140,9 @@ func (h *Head) Serve(ln net.Listener, adopt func(*Joiner) error) error {
 func (h *Head) Accept(c net.Conn, host string, adopt func(*Joiner) error) {
 	if err := h.admit(c, host, adopt); err != nil {
 		_ = c.Close()
-		h.amiss.warn("a node that dialled in was not taken", host, err)
+		if !errors.Is(err, errTwins) { // the link said so once
+			h.amiss.warn("a node that dialled in was not taken", host, err)
+		}
 	}
 }
 
@@ -170,6 +172,9 @@ func (h *Head) join(c net.Conn, address string, adopt func(*Joiner) error) error
 // turnAway tells a node that was greeted why it is not taken, and waits until it has read
 // that: what it sent meanwhile would make a close a reset.
 func (g *greeting) turnAway(c net.Conn, s *secure, why error) {
+	if errors.Is(why, fleet.ErrNameInUse) || errors.Is(why, errNotAllowed) {
+		g.wire.refusal = RefusedName
+	}
 	g.wire.fail(why.Error())
 	if b, err := s.seal(nil, g.wire.rest(nil, 0, clockNow()), clockNow()); err == nil {
 		_ = writeAll(c, b, time.Second)

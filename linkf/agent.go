@@ -20,6 +20,8 @@ const (
 	agentCallStop                      // nobody waits for that any more
 	agentClose                         // a connection is over: send what is left, close it
 	agentGreeted                       // a head is there
+	agentLinked                        // it has taken the node
+	agentNotice                        // it has a word for the operator
 )
 
 // agentAction is what the agent machine wants done.
@@ -30,8 +32,8 @@ type agentAction struct {
 	call       fleet.Call
 	parts      [][]byte // of the body of either, if that came as a transfer
 	conn       uint64
-	err        error  // of agentStop and agentClose
-	identity   string // of agentGreeted
+	err        error  // of agentStop, agentClose and agentNotice
+	identity   string // of the head: of agentGreeted, agentLinked and agentNotice
 }
 
 // agentMachine is a node's end of its links to all heads. It has no clock, goroutine
@@ -125,7 +127,7 @@ func (a *agentMachine) act(x agentAction) { a.acts = append(a.acts, x) }
 // up gives the machine a connection that is encrypted, under a number never used before.
 func (a *agentMachine) up(now time.Duration, conn uint64) {
 	a.advance(now)
-	a.conns[conn] = &agentConn{id: conn, wire: &wire{lastIn: a.now, lastOut: a.now}, since: a.now, busySince: a.now, toldAt: a.now - statusGap, slotsAt: a.now - statusGap}
+	a.conns[conn] = &agentConn{id: conn, wire: &wire{lastIn: a.now, lastOut: a.now, follows: true}, since: a.now, busySince: a.now, toldAt: a.now - statusGap, slotsAt: a.now - statusGap}
 }
 
 // down says that a connection is gone. What runs goes on until its lease ends.
@@ -229,6 +231,9 @@ func (c *agentConn) heartbeat() time.Duration {
 
 // frame handles one message of a head.
 func (a *agentMachine) frame(c *agentConn, f frame) error {
+	if f.typ == typeNotice && c.reconciled {
+		return handle(f, func(m notice) error { return a.noticed(c, m) })
+	}
 	if ok, err := c.wire.common(f); ok {
 		return err
 	}
@@ -326,6 +331,7 @@ func (a *agentMachine) reconcile(c *agentConn, m reconcile) error {
 		}
 	}
 	a.leaseDue = min(a.leaseDue, a.now)
+	a.act(agentAction{kind: agentLinked, conn: c.id, identity: c.head.identity})
 	return nil
 }
 
@@ -392,7 +398,7 @@ func (m *status) fits() error {
 // stateFor is the status for one head: ages as of now, and which load is its own.
 func (a *agentMachine) stateFor(h *agentHead) status {
 	m := *a.offers
-	m.Leaving = a.leaving
+	m.Leaving, m.Watch = a.leaving, millis(watchEvery)
 	m.Instances = slices.Clone(m.Instances)
 	for i := range m.Instances {
 		x := &m.Instances[i]

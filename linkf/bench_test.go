@@ -3,9 +3,15 @@
 package linkf
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
+	"io"
+	"net"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -157,33 +163,22 @@ func cpu(b *testing.B) time.Duration {
 
 // BenchmarkTokensBesideABody is how long events of one stream are under way, one each
 // millisecond, while bodies of 64 MiB cross the same link: none, to the node, back to
-// the head.
+// the head. To tell what of that is the machine's, bare sends bytes and tokens over a TCP
+// connection without anything else, at about the rate of the link.
 func BenchmarkTokensBesideABody(b *testing.B) {
 	large := make([]byte, 64<<20)
 	for _, way := range []string{"alone", "to_node", "to_head"} {
 		b.Run(way, func(b *testing.B) {
+			var late lateness
 			s := &speaker{&answering{server: newServer(), large: large}, func(ctx context.Context, take func(fleet.Event) error) error {
-				tick := time.NewTicker(time.Millisecond)
-				defer tick.Stop()
-				for {
-					select {
-					case <-tick.C:
-					case <-ctx.Done():
-						return context.Cause(ctx)
-					}
-					said := binary.LittleEndian.AppendUint64(nil, uint64(clockNow()))
-					if err := take(fleet.Event{Kind: fleet.EventData, Data: said}); err != nil {
-						return err
-					}
-				}
+				return eachMillisecond(ctx, func(now []byte) error { return take(fleet.Event{Kind: fleet.EventData, Data: now}) })
 			}}
 			l := linked(b, s)
 			ctx, cancel := context.WithCancel(context.Background())
-			var late []time.Duration
 			ended := make(chan error)
 			go func() {
 				ended <- l.Run(ctx, fleet.Assignment{Model: "m", Path: "/x"}, func(e fleet.Event) error {
-					late = append(late, clockNow()-time.Duration(binary.LittleEndian.Uint64(e.Data)))
+					late.note(e.Data)
 					return nil
 				})
 			}()
@@ -205,13 +200,110 @@ func BenchmarkTokensBesideABody(b *testing.B) {
 			}
 			cancel()
 			<-ended
-			slices.Sort(late)
-			for name, share := range map[string]float64{"p50": 0.5, "p99": 0.99, "max": 1} {
-				b.ReportMetric(float64(late[int(share*float64(len(late)-1))])/1e6, "ms-"+name)
-			}
-			b.ReportMetric(0, "ns/op")
+			late.report(b)
 		})
 	}
+	b.Run("bare", func(b *testing.B) { benchmarkBare(b, large) })
+}
+
+// eachMillisecond says the time until ctx ends.
+func eachMillisecond(ctx context.Context, say func(now []byte) error) error {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if err := say(binary.LittleEndian.AppendUint64(nil, uint64(clockNow()))); err != nil {
+			return err
+		}
+	}
+}
+
+// lateness is how long tokens were under way, by the time that they say.
+type lateness []time.Duration
+
+func (l *lateness) note(said []byte) {
+	*l = append(*l, clockNow()-time.Duration(binary.LittleEndian.Uint64(said)))
+}
+
+func (l *lateness) report(b *testing.B) {
+	slices.Sort(*l)
+	for name, share := range map[string]float64{"p50": 0.5, "p99": 0.99, "max": 1} {
+		b.ReportMetric(float64((*l)[int(share*float64(len(*l)-1))])/1e6, "ms-"+name)
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// benchmarkBare has bytes and tokens over a connection, as few steps apart as can be.
+// Both ends hash the bytes, which takes about as long as to encrypt them.
+func benchmarkBare(b *testing.B, large []byte) {
+	ln := listen(b)
+	defer ln.Close()
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		c, _ := ln.Accept()
+		accepted <- c
+	}()
+	to, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		b.Fatal(err)
+	}
+	from := <-accepted
+	// A link has at most 512 KiB on the way; what the kernel holds counts twice in it.
+	_ = to.(*net.TCPConn).SetWriteBuffer(window * chunkLen / 4)
+	_ = from.(*net.TCPConn).SetReadBuffer(window * chunkLen / 4)
+	const record = 8 + chunkLen // behind the time of a token, if there is one
+	tokens, taken := make(chan []byte, 1000), make(chan []byte, 1000)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_ = eachMillisecond(ctx, func(now []byte) error { tokens <- now; return nil })
+	})
+	var late lateness
+	wg.Go(func() {
+		for t := range taken {
+			late.note(t)
+		}
+	})
+	wg.Go(func() {
+		defer close(taken)
+		r, buf := bufio.NewReaderSize(from, readMost), make([]byte, record)
+		for {
+			if _, err := io.ReadFull(r, buf); err != nil {
+				return
+			}
+			sha256.Sum256(buf)
+			if now := buf[:8]; binary.LittleEndian.Uint64(now) != 0 {
+				taken <- bytes.Clone(now)
+			}
+			giveWay(len(buf))
+		}
+	})
+	began, buf := time.Now(), make([]byte, record)
+	for b.Loop() {
+		for sent := 0; sent < len(large); sent += chunkLen {
+			clear(buf[:8])
+			select {
+			case now := <-tokens:
+				copy(buf, now)
+			default:
+			}
+			sha256.Sum256(buf)
+			if _, err := to.Write(buf); err != nil {
+				b.Fatal(err)
+			}
+			giveWay(len(buf))
+		}
+	}
+	b.ReportMetric(float64(b.N*len(large)>>20)/time.Since(began).Seconds(), "MiB/s")
+	cancel()
+	_ = to.Close()
+	wg.Wait()
+	_ = from.Close()
+	late.report(b)
 }
 
 // answering answers calls with nothing, or something large.

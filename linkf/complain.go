@@ -120,7 +120,10 @@ func kindOf(err error) string {
 	var r Refusal
 	var timeout net.Error
 	var answer *upgradeError
+	var closed *closedByPeer
 	switch {
+	case errors.As(err, &closed) && closed.refusal != 0:
+		return closed.refusal.Error()
 	case errors.As(err, &r):
 		return r.Error()
 	case errors.As(err, &answer):

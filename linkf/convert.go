@@ -31,12 +31,15 @@ func statusOf(s fleet.NodeState, wall time.Time) status {
 	}
 	for _, i := range s.Instances {
 		w := instance{
-			Model: i.Model, Aliases: i.Aliases, State: i.State.String(), Lanes: uint32(max(0, i.Lanes)),
-			Context: int64(i.Context), KVUnified: i.KVUnified, Fingerprint: i.Fingerprint,
+			Model: utf8Text(i.Model), State: i.State.String(), Lanes: uint32(max(0, i.Lanes)),
+			Context: int64(i.Context), KVUnified: i.KVUnified, Fingerprint: utf8Text(i.Fingerprint),
 			Leaving: uint32(max(0, i.Leaving)), Routed: i.Routed, Port: uint32(max(0, i.Port)),
 			Active: uint32(max(0, i.Load.Active)), Queued: uint32(max(0, i.Load.Queued)), Ours: uint32(max(0, i.Load.Ours)),
 			KVUsed: int64(i.Load.KVUsed), KVTotal: int64(i.Load.KVTotal),
 			Prefill: i.Rates.Prefill, Decode: i.Rates.Decode,
+		}
+		for _, a := range i.Aliases {
+			w.Aliases = append(w.Aliases, utf8Text(a))
 		}
 		for _, f := range featureNames {
 			if i.Features.Has(f.bit) {
@@ -140,14 +143,14 @@ func outcomeOf(err error) *outcome {
 	case err == nil:
 		return &outcome{Kind: outcomeDone}
 	case errors.As(err, &lost):
-		o := &outcome{Kind: outcomeLost, Why: string(lost.Cause)}
+		o := &outcome{Kind: outcomeLost, Why: name(string(lost.Cause))}
 		if lost.Err != nil {
 			o.Detail = text(lost.Err.Error())
 		}
 		return o
 	case errors.As(err, &refused):
 		o := &outcome{
-			Kind: outcomeRefused, Why: string(refused.Reason), Message: text(refused.Message),
+			Kind: outcomeRefused, Why: name(string(refused.Reason)), Message: text(refused.Message),
 			Len: int64(refused.Len), Max: int64(refused.Max), RetryAfter: millis(refused.RetryAfter), Again: refused.Again,
 		}
 		if refused.Err != nil {
@@ -162,7 +165,9 @@ func outcomeOf(err error) *outcome {
 }
 
 // text makes any text fit to be sent: bounded, and UTF-8.
-func text(s string) string { return clip(strings.ToValidUTF8(s, "\uFFFD"), maxText) }
+func text(s string) string { return clip(utf8Text(s), maxText) }
+
+func utf8Text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 // err is what the outcome means at the head.
 func (o *outcome) err(node string) error {

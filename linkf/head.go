@@ -62,6 +62,7 @@ type headMachine struct {
 	asking   []*headCall // with something to send, each once
 	lastCall uint64
 
+	word   string // for the node's operator, to be sent
 	status *status
 	log    *shown // nil: it reads none, as far as is known
 	acts   []headAction

@@ -18,6 +18,10 @@ func (h *headMachine) pull(now time.Duration, b []byte, most int) []byte {
 	if !h.listed && w.bye == "" {
 		b = h.list(b)
 	}
+	if h.word != "" && h.listed && w.bye == "" {
+		b = w.put(b, typeNotice, notice{text(h.word)}, h.now)
+		h.word = ""
+	}
 	// Revokes go out before a close, too: the node need not wait for leases to end.
 	for len(h.dirty) > 0 && len(b)-began < most {
 		s := h.dirty[0]
@@ -36,7 +40,7 @@ func (h *headMachine) pull(now time.Duration, b []byte, most int) []byte {
 // due: most of what comes needs no answer.
 func (h *headMachine) wants() bool {
 	w := h.wire
-	return w != nil && !w.closed && (!h.listed || len(h.dirty)+len(h.asking) > 0 || w.wants())
+	return w != nil && !w.closed && (!h.listed || h.word != "" || len(h.dirty)+len(h.asking) > 0 || w.wants())
 }
 
 // list writes all that the head wants of the node. What the node has besides, it drops.

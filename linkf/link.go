@@ -25,6 +25,7 @@ type Link struct {
 	mu       sync.Mutex
 	m        *headMachine
 	conn     *headConn // nil: none
+	twins    twins
 	runs     map[uint64]*headRun
 	calls    map[uint64]chan headAction
 	state    fleet.NodeState
@@ -305,6 +306,10 @@ func (l *Link) attach(c net.Conn, s *secure, g *greeting) error {
 		return context.Cause(l.life)
 	}
 	old := l.conn
+	if err := l.contest(g.node.instance, hostOf(c)); err != nil {
+		l.mu.Unlock()
+		return err
+	}
 	if old != nil {
 		_ = old.c.Close()
 		l.lostAt = time.Now()

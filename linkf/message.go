@@ -190,6 +190,7 @@ type status struct {
 	Loads     bool       `cbor:"3,keyasint,omitempty"`
 	Down      *outcome   `cbor:"4,keyasint,omitempty"`
 	Leaving   bool       `cbor:"5,keyasint,omitempty"` // it takes nothing new, for it is about to stop
+	Watch     uint32     `cbor:"6,keyasint,omitempty"` // how often it looks whether its server answers
 }
 
 type instance struct {
@@ -255,6 +256,12 @@ type transfer struct {
 type closing struct {
 	Reason  string `cbor:"1,keyasint"`
 	Leaving bool   `cbor:"2,keyasint,omitempty"` // the sender is stopping: what runs there is over
+	Refusal uint8  `cbor:"3,keyasint,omitempty"` // of a node that is not taken; 0: another reason
+}
+
+// notice is a word to the operator of the node.
+type notice struct {
+	Text string `cbor:"1,keyasint"`
 }
 
 // empty is the message of a keepalive.

@@ -67,7 +67,7 @@ func vectors() []vector {
 			Model: "qwen", Aliases: []string{"q"}, State: "ready", Lanes: 4, Context: 8192, KVUnified: true, Fingerprint: "f1",
 			Features: []string{"continue_content"}, Leaving: 1, Routed: true, Port: 8081, Active: 2, Queued: 1, Ours: 1,
 			KVUsed: 900, KVTotal: 8192, Age: &age, Prefill: 500, Decode: 31.5,
-		}}, Places: 2, Loads: true, Down: &outcome{Kind: outcomeLost, Why: "refused"}}},
+		}}, Places: 2, Loads: true, Down: &outcome{Kind: outcomeLost, Why: "refused"}, Watch: 5000}},
 		{typeCall, call{ID: 9, Op: 3, Method: "POST", Path: "/tokenize", ContentType: "application/json", Model: "qwen", Stall: 15000, Body: []byte(`{}`)}},
 		{typeCallCancel, callID{9}},
 		{typeReply, reply{ID: 9, Status: 200, ContentType: "application/json", Body: []byte(`{}`)}},
@@ -79,6 +79,8 @@ func vectors() []vector {
 		{typeTransferAck, transfer{ID: 1, Offset: 3}},
 		{typeClose, closing{Reason: "nothing came for 3s"}},
 		{typeKeepalive, empty{}},
+		{typeClose, closing{Reason: "its name is in use", Refusal: uint8(RefusedName)}},
+		{typeNotice, notice{"another node has the name box-a"}},
 	}
 }
 

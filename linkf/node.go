@@ -57,20 +57,23 @@ type Node struct {
 	calls  map[uint64]context.CancelFunc
 	turns  map[string]int // which token a peer is met with, if it is not the first
 	closed bool
-	idle   chan struct{} // closed when a node that takes nothing new is empty; nil: it takes
-	ticker *time.Timer   // for leases
-	ticks  time.Duration // when it does
+	state  fleet.NodeState // as the upstream told last
+	heard  time.Duration   // when the model server last gave a sign of life
+	fails  error           // why it does not answer; nil: it does, as far as is known
+	idle   chan struct{}   // closed when a node that takes nothing new is empty; nil: it takes
+	ticker *time.Timer     // for leases
+	ticks  time.Duration   // when it does
 }
 
 // nodeConn is one connection. It is the machine's end of it.
 type nodeConn struct {
-	node    *Node
-	id      uint64
-	kick    chan struct{}
-	known   func() // called when greeted
-	greeted bool
-	over    error
-	done    chan struct{}
+	node   *Node
+	id     uint64
+	kick   chan struct{}
+	known  func() // called when greeted
+	linked bool   // the head has taken the node
+	over   error
+	done   chan struct{}
 }
 
 // nodeRun is a generation of the model server.
@@ -79,7 +82,8 @@ type nodeRun struct {
 	room   chan struct{} // filled when it may go on
 }
 
-// NewNode returns a node and has it watch its model server.
+// NewNode returns a node and has it watch its model server: what that offers, and, where
+// nothing else shows it, whether it answers.
 func NewNode(o NodeOptions) (*Node, error) {
 	me, err := newWho("node", o.Identity)
 	if err != nil {
@@ -92,7 +96,7 @@ func NewNode(o NodeOptions) (*Node, error) {
 		o: o, log: o.Logger,
 		m:     newAgent(me, o.Lanes),
 		conns: make(map[uint64]*nodeConn), runs: make(map[uint64]*nodeRun), calls: make(map[uint64]context.CancelFunc),
-		turns: make(map[string]int),
+		turns: make(map[string]int), heard: clockNow(),
 	}
 	if n.log == nil {
 		n.log = slog.New(slog.DiscardHandler)
@@ -102,6 +106,7 @@ func NewNode(o NodeOptions) (*Node, error) {
 	n.work, n.stopWork = context.WithCancelCause(n.life)
 	n.ticker = time.AfterFunc(time.Hour, n.tick)
 	n.wg.Go(func() { o.Upstream.Watch(n.life, n.offer) })
+	n.wg.Go(n.watch)
 	return n, nil
 }
 
@@ -171,13 +176,8 @@ func (n *Node) flushed() {
 func (n *Node) offer(s fleet.NodeState) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.closed {
-		return
-	}
-	if err := n.m.offer(clockNow(), s, time.Now()); err != nil {
-		n.log.Error("the state of the model server cannot be told", "error", err)
-	}
-	n.stir()
+	n.state = s
+	n.tell()
 }
 
 // tick does what is due with leases: there may be no connection that asks, or one that
@@ -235,10 +235,15 @@ func (n *Node) act() {
 			}
 		case agentGreeted:
 			if c := n.conns[x.conn]; c != nil {
-				c.greeted = true
 				c.known()
 			}
+		case agentLinked:
+			if c := n.conns[x.conn]; c != nil {
+				c.linked = true
+			}
 			n.log.Info("linked to a head", "head", x.identity)
+		case agentNotice:
+			n.amiss.warn("a word of a head", x.identity, x.err)
 		}
 	}
 }
@@ -277,6 +282,7 @@ func (n *Node) emit(ctx context.Context, run uint64, r *nodeRun, e fleet.Event) 
 	e.Data = append([]byte(nil), e.Data...)
 	e.Progress, e.Timings = copyOf(e.Progress), copyOf(e.Timings)
 	n.mu.Lock()
+	n.hear()
 	got := n.m.emit(clockNow(), run, e)
 	n.stir()
 	n.mu.Unlock()
@@ -312,6 +318,9 @@ func (n *Node) call(x agentAction) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		delete(n.calls, x.run)
+		if err == nil {
+			n.hear()
+		}
 		n.m.answer(clockNow(), x.run, r, err)
 		n.stir()
 	})

@@ -23,7 +23,8 @@ func (n *Node) Join(ctx context.Context, address string) {
 
 // JoinAny is Join for a head that may be at any of some addresses, which are tried in
 // turn. It also returns when the link was lost and there are none any more. That the head
-// knows none of the node's tokens is logged once: it may be somebody else's.
+// knows none of the node's tokens is logged once: it may be somebody else's; and so is
+// that another node has its name.
 func (n *Node) JoinAny(ctx context.Context, head string, addresses func() []string) {
 	if !n.hold() {
 		return
@@ -32,13 +33,13 @@ func (n *Node) JoinAny(ctx context.Context, head string, addresses func() []stri
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(n.life, cancel)()
-	wait, refusals := joinFirst, 0
+	wait, refusals, named := joinFirst, 0, false
 	for {
 		all := addresses()
 		if len(all) == 0 {
 			return
 		}
-		greeted, err := n.dialAny(ctx, all)
+		linked, err := n.dialAny(ctx, all)
 		if ctx.Err() != nil || n.stops() {
 			return
 		}
@@ -47,13 +48,17 @@ func (n *Node) JoinAny(ctx context.Context, head string, addresses func() []stri
 		} else {
 			refusals = 0
 		}
-		if greeted {
-			wait = joinFirst
+		if linked {
+			wait, named = joinFirst, false
 		}
-		if refusals <= len(n.o.Tokens) {
-			n.amiss.warn("no link to the head", head, err, "again_in", wait)
-		} else { // it was told of each token, and may be somebody else's
+		again := named
+		named = errors.Is(err, RefusedName)
+		if refusals > len(n.o.Tokens) || again && named {
+			// It was told of each token, and may be somebody else's; or said already that
+			// the name is.
 			n.log.Debug("no link to the head", "address", head, "error", err, "again_in", wait)
+		} else {
+			n.amiss.warn("no link to the head", head, err, "again_in", wait)
 		}
 		// Half of it at random: nodes that lost their head together come back apart.
 		if !pause(ctx, wait/2+rand.N(wait/2)) {
@@ -104,17 +109,17 @@ func (n *Node) missed(peer string, which int) {
 const turnsMost = 256
 
 // dialAny tries one address after the other, until one is that of the head.
-func (n *Node) dialAny(ctx context.Context, all []string) (greeted bool, err error) {
+func (n *Node) dialAny(ctx context.Context, all []string) (linked bool, err error) {
 	for _, address := range all {
-		greeted, err = n.dial(ctx, address)
-		if greeted || ctx.Err() != nil || errors.Is(err, RefusedToken) {
+		linked, err = n.dial(ctx, address)
+		if linked || ctx.Err() != nil || errors.Is(err, RefusedToken) || errors.Is(err, RefusedName) {
 			break
 		}
 	}
-	return greeted, err
+	return linked, err
 }
 
-func (n *Node) dial(ctx context.Context, address string) (greeted bool, err error) {
+func (n *Node) dial(ctx context.Context, address string) (linked bool, err error) {
 	c, err := n.reach(ctx, address)
 	if err != nil {
 		return false, err
@@ -126,7 +131,7 @@ func (n *Node) dial(ctx context.Context, address string) (greeted bool, err erro
 // serve speaks with a head until the connection ends. One that does not know the token it
 // is met with is met with the next one from when the connection is closed here. known is
 // called, under the mutex, when the head said who it is.
-func (n *Node) serve(c net.Conn, peer string, known func()) (greeted bool, err error) {
+func (n *Node) serve(c net.Conn, peer string, known func()) (linked bool, err error) {
 	defer func() { _ = c.Close() }()
 	noDelay(c)
 	which := n.turn(peer)
@@ -160,7 +165,7 @@ func (n *Node) serve(c net.Conn, peer string, known func()) (greeted bool, err e
 	delete(n.conns, x.id)
 	n.m.down(clockNow(), x.id)
 	n.stir()
-	return x.greeted, err
+	return x.linked, err
 }
 
 func (n *Node) add(known func()) *nodeConn {

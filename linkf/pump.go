@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"time"
 )
 
@@ -69,6 +70,7 @@ func read(c net.Conn, s *secure, e end) error {
 			if len(plain) > 0 {
 				e.receive(plain)
 			}
+			giveWay(n)
 		}
 		if err != nil {
 			return err
@@ -79,6 +81,16 @@ func read(c net.Conn, s *secure, e end) error {
 		case n < len(buf)/16 && len(buf) > readLeast:
 			buf = make([]byte, readLeast)
 		}
+	}
+}
+
+// giveWay lets others run after so many bytes, if that is a part of a body. Reader and
+// writer of a link with a body under way never wait as long as the other end keeps up;
+// on a machine with few cores whoever has a token would wait for their time slice of
+// 10 ms to end, at each of its steps.
+func giveWay(bytes int) {
+	if bytes > readLeast {
+		runtime.Gosched()
 	}
 }
 
@@ -104,6 +116,7 @@ func send(c net.Conn, s *secure, e end, kick, broken chan struct{}) error {
 		if len(plain) > 0 {
 			if sealed, err = s.seal(sealed[:0], plain, clockNow()); err == nil {
 				err = writeAll(c, sealed, writeLimit)
+				giveWay(len(sealed))
 			}
 			again = 0
 		}

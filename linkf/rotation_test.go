@@ -93,7 +93,6 @@ func TestHeadThatDialsHoldsTheNodeToItsIdentity(t *testing.T) {
 		case !ok && (err == nil || !strings.Contains(err.Error(), reason)):
 			t.Errorf("allowed %s: got %v, want the reason", allowed, err)
 		case !ok:
-			get(t, said, "the line that it was linked")
 			if got := get(t, said, "a line of the node"); !strings.Contains(strings.ReplaceAll(got, `\`, ""), reason) {
 				t.Errorf("the node says %s, want the reason", got)
 			}

@@ -176,6 +176,9 @@ func (w *world) check() {
 	kept, held := uint64(0), 0
 	for _, h := range a.heads {
 		for _, s := range h.sessions {
+			if w.had != nil && !w.had[s] {
+				w.fail("session %d at epoch %d was taken by a node that leaves", s.id, s.epoch)
+			}
 			if age := a.now - s.granted; age >= s.lease {
 				w.fail("session %d is held %v after its grant", s.id, age)
 			}
@@ -261,6 +264,9 @@ func (w *world) rest() {
 		w.settle()
 		w.exchange()
 		if w.empty() == "" {
+			if !w.agent.idle() {
+				w.fail("nothing is left, and a node that leaves would wait")
+			}
 			return
 		}
 		w.pass(time.Second)
@@ -275,6 +281,9 @@ func (w *world) rest() {
 func (w *world) agreed() {
 	if !w.head.ready || !w.nodeUp || w.dark || len(w.toHead)+len(w.toNode) > 0 {
 		return
+	}
+	if c := w.agent.conns[w.conn]; w.had != nil && !c.stateDue && (w.head.status == nil || !w.head.status.Leaving) {
+		w.fail("the node leaves, and its head does not know")
 	}
 	for id, s := range w.agent.heads["head"].sessions {
 		if h := w.head.sessions[id]; h == nil || h.epoch != s.epoch {

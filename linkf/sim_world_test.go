@@ -34,7 +34,8 @@ type world struct {
 	clients map[uint64]*client // by session, of the head that lives
 	asks    uint64             // how many there were
 	runs    map[uint64]*upstream
-	spoken  []*upstream // all that ever ran; the place is what their events say
+	had     map[*agentSession]bool // what the node had when it began to leave; nil: it did not
+	spoken  []*upstream            // all that ever ran; the place is what their events say
 	started map[string]bool
 	watch   *watcher
 	calls   map[uint64]bool // calls the head waits for
@@ -93,7 +94,7 @@ func (w *world) newNode() {
 	w.agent = newAgent(me, 0)
 	w.nodeOff = -w.now
 	w.watch.restarted(0)
-	w.nodeUp = false
+	w.nodeUp, w.had = false, nil
 	w.runs = make(map[uint64]*upstream)
 	w.asked = make(map[uint64]bool)
 	err := w.agent.offer(w.nodeTime(), fleet.NodeState{Instances: []fleet.Instance{{Model: "m", State: fleet.StateReady, Lanes: 3}}}, time.Time{})
@@ -158,8 +159,11 @@ func (w *world) trouble(kind int) {
 			w.newHead()
 		}
 	case 5:
-		if w.pick.IntN(4) == 0 {
+		switch w.pick.IntN(8) {
+		case 0, 1:
 			w.newNode()
+		case 2:
+			w.stop()
 		}
 	case 6: // clocks jump, each on its own
 		jump := time.Duration(w.pick.IntN(41)-20) * time.Second
@@ -260,6 +264,17 @@ func (w *world) cut(head, node bool) {
 	}
 	if node || !head {
 		w.nodeDown(w.conn)
+	}
+}
+
+// stop has the node take nothing new.
+func (w *world) stop() {
+	w.agent.leave(w.nodeTime())
+	w.had = make(map[*agentSession]bool)
+	for _, h := range w.agent.heads {
+		for _, s := range h.sessions {
+			w.had[s] = true
+		}
 	}
 }
 

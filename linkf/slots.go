@@ -120,9 +120,9 @@ func (s *saying) update(l Log) {
 	before, room := s.servers, maxSlots
 	s.servers = nil
 	for _, x := range l.Servers[:min(len(l.Servers), maxServers)] {
-		x.Slots = x.Slots[:min(len(x.Slots), maxLanes, room)]
+		x.Slots = slices.Clone(x.Slots[:min(len(x.Slots), maxLanes, room)])
 		room -= len(x.Slots)
-		x.Model = clip(x.Model, maxName)
+		x.words(name)
 		raw, err := encMode.Marshal(x)
 		if err != nil {
 			continue // nothing in it can fail
@@ -232,13 +232,25 @@ func (h *headMachine) toldAll() {
 	}
 }
 
+// name makes any word fit to be sent: bounded, and UTF-8. A file of a model may be called
+// anything, and a head ends the link of a node that sends it no UTF-8.
+func name(s string) string { return clip(utf8Text(s), maxName) }
+
+// words makes something of each of the server's words.
+func (x *Server) words(of func(string) string) {
+	x.Model, x.State, x.Failure = of(x.Model), of(x.State), of(x.Failure)
+	for i := range x.Slots {
+		s := &x.Slots[i]
+		s.State, s.Phase, s.Failure = of(s.State), of(s.Phase), of(s.Failure)
+	}
+}
+
 // tidy takes away figures that cannot be.
 func (x *Server) tidy() {
-	x.Model, x.State, x.Failure = clip(x.Model, maxName), clip(x.State, maxName), clip(x.Failure, maxName)
+	x.words(name)
 	x.Progress, x.Context = share(x.Progress), max(0, x.Context)
 	for i := range x.Slots {
 		s := &x.Slots[i]
-		s.State, s.Phase, s.Failure = clip(s.State, maxName), clip(s.Phase, maxName), clip(s.Failure, maxName)
 		s.Progress, s.Rate, s.RateNow = share(s.Progress), figure(s.Rate), figure(s.RateNow)
 		for _, n := range []**int64{&s.Task, &s.Held, &s.Decoded, &s.Prompt, &s.Processed, &s.Cached, &s.Used, &s.Size} {
 			if *n != nil && **n < 0 {

@@ -1,6 +1,7 @@
 package linkf
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -237,5 +238,34 @@ func BenchmarkShowSlots(b *testing.B) {
 			}
 			b.ReportMetric(float64(len(out)), "B/frame")
 		})
+	}
+}
+
+// A model's file may be called anything: no word of a log or a server ends the link.
+func TestWordsThatAreNoUTF8AreToldAsFarAsTheyAre(t *testing.T) {
+	w := connected(t)
+	w.now += time.Second
+	const odd, want = "mod\xffel\xf0\x9f", "mod\uFFFDel\uFFFD"
+	err := w.agent.offer(w.nodeTime(), fleet.NodeState{
+		Instances: []fleet.Instance{{Model: odd, Aliases: []string{odd}, Fingerprint: odd, State: fleet.StateReady}},
+		Down:      &fleet.NodeLost{Cause: odd, Err: errors.New(odd)},
+	}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := []Slot{{State: odd, Phase: odd, Failure: odd}}
+	w.show(t, Server{Port: 8080, Model: odd, State: odd, Failure: odd, Slots: mine})
+	if w.head.wire == nil || w.head.log == nil {
+		t.Fatal("the link ended")
+	}
+	got := w.head.log.servers[8080]
+	if s := got.Slots[0]; got.Model != want || got.State != want || got.Failure != want || s.State != want || s.Phase != want || s.Failure != want {
+		t.Errorf("got %+v, want each word to be %q", got, want)
+	}
+	if i := w.head.status.Instances[0]; i.Model != want || i.Aliases[0] != want || i.Fingerprint != want || w.head.status.Down.Why != want {
+		t.Errorf("got %+v and %+v, want each word to be %q", i, w.head.status.Down, want)
+	}
+	if mine[0].State != odd {
+		t.Error("what the caller has was changed")
 	}
 }

@@ -11,6 +11,14 @@ const (
 	heartbeatIdle = 5 * time.Second
 	heartbeats    = 3
 
+	// A head's keepalive goes up to one part in so many of a heartbeat early, together
+	// with those of other links.
+	beatsTogether = 5
+
+	// A node that sent nothing for so long answers a keepalive with its own, which is
+	// then not due soon after: both sides wake up once, not twice.
+	answerAfter = heartbeatBusy / 2
+
 	// greetLimit bounds the time until a peer has shown who it is, and at a node anew
 	// from the end of the handshake to hello.
 	greetLimit = 5 * time.Second

@@ -1,9 +1,9 @@
 package linkf
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // outgoing is a body on its way to the peer.
@@ -13,6 +13,7 @@ type outgoing struct {
 	sent  int // bytes given to the wire
 	acked int // bytes that the peer has
 	begun bool
+	times []time.Duration // when the chunks went that the peer does not have, as far as it said
 
 	// over is called once: all is sent, or the peer gave it up for a reason.
 	over func(aborted string)
@@ -26,6 +27,74 @@ func (t *outgoing) mayGo() bool { return t.sent-t.acked < window*chunkLen }
 type outbox struct {
 	next  uint64
 	queue []*outgoing // in the order of their turns
+	pace  pace
+}
+
+// mayGo reports whether there is a chunk that may be on the way.
+func (o *outbox) mayGo() bool {
+	return o.underWay() < o.pace.chunks() && slices.ContainsFunc(o.queue, (*outgoing).mayGo)
+}
+
+func (o *outbox) underWay() (chunks int) {
+	for _, t := range o.queue {
+		chunks += len(t.times)
+	}
+	return chunks
+}
+
+// acked notes what the peer has of a transfer.
+func (o *outbox) acked(t *outgoing, upTo int, now time.Duration) {
+	n := min((upTo-t.acked+chunkLen-1)/chunkLen, len(t.times))
+	if n > 0 {
+		o.pace.acked(now, t.times[n-1])
+	}
+	t.acked, t.times = upTo, t.times[n:]
+}
+
+const (
+	paceFirst = 2 // chunks: so that one is on the way while another is acknowledged
+	paceWait  = 10 * time.Millisecond
+	paceKept  = 10 * time.Second
+)
+
+// pace is how many chunks are on the way at once: as many as do not wait for each other
+// longer than paceWait on a line slower than both ends. A token would wait behind them,
+// wherever they are: in this kernel, in a router, in the peer's.
+type pace struct {
+	room    int           // chunks; 0: paceFirst
+	changed time.Duration // when room did
+	least   time.Duration // that a chunk and its acknowledgement took of late; 0: unknown
+	before  time.Duration // the same of the time before
+	since   time.Duration // when of late began
+}
+
+func (p *pace) chunks() int { return max(p.room, paceFirst) }
+
+// acked notes that the peer has a chunk that went at some time. Only one that went since
+// room changed shows what that came to.
+func (p *pace) acked(now, sent time.Duration) {
+	if now-p.since >= paceKept { // the way may be another one
+		p.before, p.least, p.since = p.least, 0, now
+	}
+	took := max(now-sent, 1)
+	if p.least == 0 || took < p.least {
+		p.least = took
+	}
+	least := p.least
+	if p.before != 0 {
+		least = min(least, p.before)
+	}
+	room := p.chunks()
+	switch wait := took - least; {
+	case sent < p.changed:
+	case wait > paceWait:
+		room = max(room-1, paceFirst)
+	case wait < paceWait/2:
+		room = min(room+1, window)
+	}
+	if room != p.chunks() {
+		p.room, p.changed = room, now
+	}
 }
 
 func (o *outbox) add(data []byte, over func(aborted string)) *outgoing {
@@ -37,6 +106,9 @@ func (o *outbox) add(data []byte, over func(aborted string)) *outgoing {
 
 // ready is the transfer whose turn it is; nil: all wait for the peer.
 func (o *outbox) ready() *outgoing {
+	if !o.mayGo() {
+		return nil
+	}
 	for i, t := range o.queue {
 		if t.mayGo() {
 			o.queue = append(append(slices.Clone(o.queue[:i]), o.queue[i+1:]...), t)
@@ -142,10 +214,22 @@ func (in *inbox) take(id uint64) ([][]byte, error) {
 	return t.parts, nil
 }
 
-// joined is a body that came inside a message, or in parts.
+// joined is a body that came inside a message, or in parts. It gives way behind each:
+// a goroutine cannot be stopped while it copies, and in a loop of copies next to never,
+// so that a garbage collection which began meanwhile would stop all others until the
+// end of a large body.
 func joined(body []byte, parts [][]byte) []byte {
 	if len(parts) == 0 {
 		return body
 	}
-	return bytes.Join(parts, nil)
+	size := 0
+	for _, p := range parts {
+		size += len(p)
+	}
+	all := make([]byte, 0, size)
+	for _, p := range parts {
+		all = append(all, p...)
+		giveWay(len(p))
+	}
+	return all
 }

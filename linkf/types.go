@@ -32,6 +32,7 @@ const (
 	typeTransferAck   Type = 0x0024
 	typeClose         Type = 0x0030 // both ways
 	typeKeepalive     Type = 0x0001 | Droppable
+	typeNotice        Type = 0x0002 | Droppable // head to node
 )
 
 var typeNames = map[Type]string{
@@ -41,7 +42,7 @@ var typeNames = map[Type]string{
 	typeAck: "ack", typeCredit: "credit", typeStatus: "status", typeCall: "call", typeCallCancel: "call cancel",
 	typeReply: "reply", typeSlots: "slots", typeTransferBegin: "transfer begin", typeTransferChunk: "transfer chunk",
 	typeTransferEnd: "transfer end", typeTransferAbort: "transfer abort", typeTransferAck: "transfer ack",
-	typeClose: "close", typeKeepalive: "keepalive",
+	typeClose: "close", typeKeepalive: "keepalive", typeNotice: "notice",
 }
 
 // String returns the type's name in docs/linkf.md.

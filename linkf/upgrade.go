@@ -194,7 +194,7 @@ func upgrade(ctx context.Context, c net.Conn, u *url.URL, config *tls.Config) (n
 		config.ServerName, config.NextProtos = u.Hostname(), []string{"http/1.1"}
 		s := tls.Client(c, config)
 		if err := s.HandshakeContext(ctx); err != nil {
-			return nil, fmt.Errorf("TLS with %s: %w%s", u.Host, err, adviceOnTLS(err))
+			return nil, fmt.Errorf("TLS with %s: %w%s", u.Host, err, adviceOnTLS(err, config.RootCAs != nil))
 		}
 		c = s
 	}
@@ -245,12 +245,22 @@ func (e *upgradeError) advice() string {
 	return "want 101 from a fleet_join"
 }
 
-func adviceOnTLS(err error) string {
+// adviceOnTLS says what to do where the head did not prove who it is; own says that it was
+// checked against certificates of the node's configuration.
+func adviceOnTLS(err error, own bool) string {
 	var unknown x509.UnknownAuthorityError
+	var name x509.HostnameError
+	var invalid x509.CertificateInvalidError
 	var plain tls.RecordHeaderError
 	switch {
+	case errors.As(err, &unknown) && own:
+		return " (no certificate of tls_ca is that of its authority: copy it there anew from the head, where a new one may have been made)"
 	case errors.As(err, &unknown):
-		return " (if it is your own authority, put its certificate into the system's trust store)"
+		return " (if it is your own authority, name a file with its certificate by tls_ca, or put it into the system's trust store)"
+	case errors.As(err, &name):
+		return " (dial the head by a name that its certificate has, or give it one with this name)"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return " (is the clock of this machine right, and that of the head?)"
 	case errors.As(err, &plain):
 		return " (is it http:// there, or the port of another service?)"
 	}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 )
 
 // siteOf is a site with TLS, HTTP/1.1 and HTTP/2, whose nodes dial in at /fleet/join.
@@ -146,6 +148,8 @@ func TestNodeSaysWhyItsHeadIsNotReached(t *testing.T) {
 	h, adopt := nobody(t)
 	site := siteOf(t, h, adopt)
 	trusted := site.Client().Transport.(*http.Transport).TLSClientConfig
+	later := trusted.Clone()
+	later.Time = func() time.Time { return site.Certificate().NotAfter.Add(time.Hour) }
 	answering := func(status int, location string) string {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if location != "" {
@@ -179,8 +183,10 @@ func TestNodeSaysWhyItsHeadIsNotReached(t *testing.T) {
 		"another page":        {answering(200, ""), nil, "something else than fleet_join"},
 		"a proxy of nothing":  {answering(502, ""), nil, "does not reach it"},
 		"an odd status":       {answering(418, ""), nil, "418 I'm a teapot"},
-		"unknown authority":   {site.URL + "/fleet/join", nil, "into the system's trust store"},
-		"another name":        {strings.Replace(site.URL, "127.0.0.1", "localhost", 1), trusted, "not localhost"},
+		"unknown authority":   {site.URL + "/fleet/join", nil, "name a file with its certificate by tls_ca"},
+		"another authority":   {site.URL + "/fleet/join", &tls.Config{RootCAs: x509.NewCertPool()}, "no certificate of tls_ca is that of its authority"},
+		"another name":        {strings.Replace(site.URL, "127.0.0.1", "localhost", 1), trusted, "not localhost (dial the head by a name that its certificate has"},
+		"another time":        {site.URL + "/fleet/join", later, "is the clock of this machine right"},
 		"no TLS":              {plain, trusted, "is it http:// there"},
 		"HTTP to a TLS port":  {strings.Replace(site.URL, "https://", "http://", 1), nil, "400"},
 		"nobody there":        {"http://" + gone.Addr().String(), nil, "refused"},

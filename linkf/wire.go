@@ -3,7 +3,6 @@ package linkf
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -23,9 +22,11 @@ type wire struct {
 	acks    []transfer // of chunks, coalesced by transfer
 	aborts  []transfer
 	beat    bool   // a keepalive is due
+	follows bool   // the keepalive goes when the peer's comes: it is a node's
 	bye     string // a close is due, for this reason
 	leaving bool   // which is that this side is stopping
-	closed  bool   // nothing more is sent or read
+	refusal Refusal
+	closed  bool // nothing more is sent or read
 }
 
 // fail ends the connection for a reason that the peer is told.
@@ -67,11 +68,14 @@ func (w *wire) read(data []byte, now time.Duration, f func(frame) error) error {
 func (w *wire) common(f frame) (bool, error) {
 	switch f.typ {
 	case typeKeepalive:
+		if w.follows && w.lastIn-w.lastOut >= answerAfter {
+			w.beat = true
+		}
 		return true, nil
 	case typeClose:
 		m, err := decode[closing](f)
 		if err == nil {
-			err = &closedByPeer{m.Reason, m.Leaving}
+			err = &closedByPeer{m.Reason, m.Leaving, Refusal(m.Refusal)}
 		}
 		return true, err
 	case typeTransferBegin, typeTransferChunk, typeTransferEnd, typeTransferAbort, typeTransferAck:
@@ -107,7 +111,7 @@ func (w *wire) transfer(t Type, m transfer) error {
 			if m.Offset > uint64(o.sent) || m.Offset < uint64(o.acked) {
 				return fmt.Errorf("transfer %d: %d bytes acknowledged of %d", m.ID, m.Offset, o.sent)
 			}
-			o.acked = int(m.Offset)
+			w.out.acked(o, int(m.Offset), w.lastIn)
 		}
 	case typeTransferAbort:
 		w.in.drop(m.ID)
@@ -181,7 +185,7 @@ func (w *wire) control(b []byte, now time.Duration) []byte {
 
 // wants reports whether control or rest has something to send now, beside a keepalive.
 func (w *wire) wants() bool {
-	return w.bye != "" || len(w.acks)+len(w.aborts) > 0 || slices.ContainsFunc(w.out.queue, (*outgoing).mayGo)
+	return w.bye != "" || len(w.acks)+len(w.aborts) > 0 || w.out.mayGo()
 }
 
 // rest writes what goes last: a chunk if nothing else was to be sent, a keepalive, the
@@ -197,7 +201,7 @@ func (w *wire) rest(b []byte, began int, now time.Duration) []byte {
 	}
 	w.beat = false
 	if w.bye != "" {
-		b = w.put(b, typeClose, closing{clip(w.bye, 1024), w.leaving}, now)
+		b = w.put(b, typeClose, closing{clip(w.bye, 1024), w.leaving, uint8(w.refusal)}, now)
 		w.closed = true
 	}
 	return b
@@ -211,6 +215,7 @@ func (w *wire) chunk(b []byte, o *outgoing, now time.Duration) []byte {
 	n := min(chunkLen, len(o.data)-o.sent)
 	b = w.put(b, typeTransferChunk, transfer{ID: o.id, Offset: uint64(o.sent), Data: o.data[o.sent : o.sent+n]}, now)
 	o.sent += n
+	o.times = append(o.times, now)
 	if o.sent == len(o.data) {
 		b = w.put(b, typeTransferEnd, transfer{ID: o.id}, now)
 		w.out.drop(o)
@@ -222,7 +227,7 @@ func (w *wire) chunk(b []byte, o *outgoing, now time.Duration) []byte {
 // tick notes a keepalive that is due and returns why the connection is lost, if it is.
 // quiet is since when the peer had reason to send at this rate.
 func (w *wire) tick(now, heartbeat, quiet time.Duration) error {
-	if now-w.lastOut >= heartbeat {
+	if now >= w.beatAt(heartbeat) {
 		w.beat = true
 	}
 	if since := max(w.lastIn, quiet); now-since >= heartbeats*heartbeat {
@@ -233,16 +238,34 @@ func (w *wire) tick(now, heartbeat, quiet time.Duration) error {
 
 // wake is when tick has something to do next.
 func (w *wire) wake(heartbeat, quiet time.Duration) time.Duration {
-	return min(w.lastOut+heartbeat, max(w.lastIn, quiet)+heartbeats*heartbeat)
+	return min(w.beatAt(heartbeat), max(w.lastIn, quiet)+heartbeats*heartbeat)
+}
+
+// beatAt is when a keepalive is due if nothing is sent before. A head's is early rather
+// than late, so that those of many links go together: what a thousand idle links cost is
+// that something wakes up for each, and not what it sends then.
+func (w *wire) beatAt(heartbeat time.Duration) time.Duration {
+	at := w.lastOut + heartbeat
+	if w.follows {
+		return at
+	}
+	return at.Truncate(heartbeat / beatsTogether)
 }
 
 // closedByPeer says that the peer ended the connection, and why.
 type closedByPeer struct {
 	reason  string
 	leaving bool // it is stopping
+	refusal Refusal
 }
 
 func (e *closedByPeer) Error() string { return "the peer closed the link: " + e.reason }
+
+// Is reports whether the peer refused the node for this reason.
+func (e *closedByPeer) Is(target error) bool {
+	r, ok := target.(Refusal)
+	return ok && r == e.refusal
+}
 
 // clip bounds a text that goes to the peer, at a whole character.
 func clip(s string, n int) string {
