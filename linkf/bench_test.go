@@ -237,25 +237,13 @@ func (l *lateness) report(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// benchmarkBare has bytes and tokens over a connection, as few steps apart as can be.
-// Both ends hash the bytes, which takes about as long as to encrypt them.
+// bareRecord is a part of a body, behind the time of a token if there is one.
+const bareRecord = 8 + chunkLen
+
+// benchmarkBare has bytes and tokens over a connection as a link has them, as few steps
+// apart as can be. Both ends hash the bytes, which takes about as long as to encrypt them.
 func benchmarkBare(b *testing.B, large []byte) {
-	ln := listen(b)
-	defer ln.Close()
-	accepted := make(chan net.Conn, 1)
-	go func() {
-		c, _ := ln.Accept()
-		accepted <- c
-	}()
-	to, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		b.Fatal(err)
-	}
-	from := <-accepted
-	// A link has at most 512 KiB on the way; what the kernel holds counts twice in it.
-	_ = to.(*net.TCPConn).SetWriteBuffer(window * chunkLen / 4)
-	_ = from.(*net.TCPConn).SetReadBuffer(window * chunkLen / 4)
-	const record = 8 + chunkLen // behind the time of a token, if there is one
+	to, from := barePair(b)
 	tokens, taken := make(chan []byte, 1000), make(chan []byte, 1000)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -268,21 +256,8 @@ func benchmarkBare(b *testing.B, large []byte) {
 			late.note(t)
 		}
 	})
-	wg.Go(func() {
-		defer close(taken)
-		r, buf := bufio.NewReaderSize(from, readMost), make([]byte, record)
-		for {
-			if _, err := io.ReadFull(r, buf); err != nil {
-				return
-			}
-			sha256.Sum256(buf)
-			if now := buf[:8]; binary.LittleEndian.Uint64(now) != 0 {
-				taken <- bytes.Clone(now)
-			}
-			giveWay(len(buf))
-		}
-	})
-	began, buf := time.Now(), make([]byte, record)
+	wg.Go(func() { readBare(from, taken) })
+	began, buf := time.Now(), make([]byte, bareRecord)
 	for b.Loop() {
 		for sent := 0; sent < len(large); sent += chunkLen {
 			clear(buf[:8])
@@ -304,6 +279,42 @@ func benchmarkBare(b *testing.B, large []byte) {
 	wg.Wait()
 	_ = from.Close()
 	late.report(b)
+}
+
+// barePair is a connection and its other end. A link has at most 512 KiB on the way; what
+// the kernel holds counts twice in it.
+func barePair(b *testing.B) (to, from net.Conn) {
+	b.Helper()
+	ln := listen(b)
+	defer ln.Close()
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		c, _ := ln.Accept()
+		accepted <- c
+	}()
+	to, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		b.Fatal(err)
+	}
+	from = <-accepted
+	_ = to.(*net.TCPConn).SetWriteBuffer(window * chunkLen / 4)
+	_ = from.(*net.TCPConn).SetReadBuffer(window * chunkLen / 4)
+	return to, from
+}
+
+func readBare(from net.Conn, taken chan<- []byte) {
+	defer close(taken)
+	r, buf := bufio.NewReaderSize(from, readMost), make([]byte, bareRecord)
+	for {
+		if _, err := io.ReadFull(r, buf); err != nil {
+			return
+		}
+		sha256.Sum256(buf)
+		if now := buf[:8]; binary.LittleEndian.Uint64(now) != 0 {
+			taken <- bytes.Clone(now)
+		}
+		giveWay(len(buf))
+	}
 }
 
 // answering answers calls with nothing, or something large.
