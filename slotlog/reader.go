@@ -44,6 +44,7 @@ type Reader struct {
 	emit  func(Event) // of the Feed that runs
 	to    *Tracker    // of the FeedTo that runs, else nil
 	event Event       // scratch: of a line about a slot; Time is set for each chunk
+	aside Event       // scratch: of no slot
 	rec   record      // scratch
 
 	library library
@@ -60,7 +61,7 @@ type Reader struct {
 	eras   []*era     // the first one is that of lines without a container's name, too
 	naming []byte     // the container of the line in hand, while none is known
 	spare  []*process // forgotten, to be used again
-	ports  []int      // scratch
+	taken  int        // slots of all processes, and perhaps more: see makeRoom
 }
 
 // NewReader returns a reader that was fed nothing. Of the options it uses Port
@@ -210,21 +211,17 @@ func (r *Reader) line(b []byte) {
 	}
 }
 
-// say emits an event that is about no slot of its own.
-func (r *Reader) say(e Event) {
-	e.Seq, e.Time = r.stats.Lines, r.event.Time
-	r.tell(&e)
+// about begins an event that is about no slot of its own. There is one at a time.
+func (r *Reader) about(p *process, k Kind) *Event {
+	r.aside = Event{Kind: k, Port: p.port, Slot: -1, Task: noTask, Time: r.event.Time, Seq: r.stats.Lines}
+	return &r.aside
 }
 
+// tell emits an event.
 func (r *Reader) tell(e *Event) {
 	if r.to != nil {
 		r.to.apply(e)
 	} else {
 		r.emit(*e)
 	}
-}
-
-// about is an event of a process that names no slot.
-func about(p *process, k Kind) Event {
-	return Event{Kind: k, Port: p.port, Slot: -1, Task: noTask}
 }
