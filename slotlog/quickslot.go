@@ -78,14 +78,7 @@ func (e *Event) quick(m *messageWindow) int {
 	case wordsTotal, wordsGraphs:
 		return -1
 	case wordsPromptEval, wordsEval:
-		const end = 19 + speedWidth
-		if m[end] != '\n' || m.at(8) != wordsEvalTime || m.at(11) != wordsTimeIs || !e.speedColumns(m[19:end]) {
-			return 0
-		}
-		if e.Kind = KindTiming; m[0] == 'p' {
-			e.Kind = KindPrefillTiming
-		}
-		return end + 1
+		return e.quickTiming(m, w)
 	case wordsGen:
 		return e.quickRunning(m, 8)
 	case wordsDecoded:
@@ -98,6 +91,27 @@ func (e *Event) quick(m *messageWindow) int {
 		return e.quickLaunch(m)
 	}
 	return e.quickPrompt(m, w)
+}
+
+// quickTiming reads `prompt eval time = …` and `       eval time = …`, which begin with w.
+func (e *Event) quickTiming(m *messageWindow, w uint64) int {
+	const end = 19 + speedWidth
+	if m[end] != '\n' || m.at(8) != wordsEvalTime || m.at(11) != wordsTimeIs {
+		return 0
+	}
+	switch w {
+	case wordsEval:
+		e.Kind = KindTiming
+	case wordsPromptEval:
+		e.Kind = KindPrefillTiming
+	default:
+		return 0
+	}
+	if !e.speedColumns(m[19:end]) {
+		e.Kind = KindFrame
+		return 0
+	}
+	return end + 1
 }
 
 // quickRunning reads `n_gen = N, tg = X t/s, tg_3s = Y t/s`, whose figures begin at m[i].
@@ -236,6 +250,8 @@ var (
 	wordsEval         = eightOf("       e")
 	wordsEvalTime     = eightOf("val time")
 	wordsTimeIs       = eightOf(" time = ")
+	wordsTotalTime    = eightOf("total ti")
+	wordsMain         = eightOf("main:   ") << 16
 	wordsGen          = eightOf("n_gen = ")
 	wordsDecoded      = eightOf("n_decode")
 	wordsDecodedIs    = uint32(eightOf("d =     "))

@@ -3,7 +3,7 @@ package slotlog
 import "bytes"
 
 // serviceWords are how the messages begin that serviceLine knows.
-var serviceWords = newWordSet(
+var serviceWords = newWordSet(8,
 	"all slots are idle", "loading model", "listening on ", "cancel task, ", "cleaning up before exit",
 	"operator():", "operator ():", "task id = ", "entering sleeping state", "exiting sleeping state",
 	"initializing", "instance name=", "router server is listening on ", "model loaded", "model name=",

@@ -87,7 +87,7 @@ func eightDigits(d uint64) uint64 {
 	return (d&pair*(100+1000000<<32) + d>>16&pair*(1+10000<<32)) >> 32
 }
 
-// wordSet is a set of first eight bytes of messages.
+// wordSet is a set of what lines begin with: their first bytes, as one number.
 type wordSet struct {
 	multiplier uint64
 	words      [128]uint64
@@ -95,13 +95,14 @@ type wordSet struct {
 
 func (s *wordSet) have(w uint64) bool { return s.words[w*s.multiplier>>57] == w }
 
-// newWordSet looks for a multiplier that gives each word a place of its own.
-func newWordSet(messages ...string) *wordSet {
-	for multiplier := uint64(0x9e3779b97f4a7c15); ; multiplier += 2 {
+// newWordSet looks for a multiplier that gives each beginning, of so many bytes, a place of
+// its own.
+func newWordSet(width int, beginnings ...string) *wordSet {
+	for multiplier := uint64(0x9e3779b97f4a7c15); ; multiplier *= 0xd1342543de82ef95 {
 		s := &wordSet{multiplier: multiplier}
 		clash := false
-		for _, m := range messages {
-			w := eightOf(m)
+		for _, b := range beginnings {
+			w := eightOf(b[:width]+"        ") & (1<<(8*width) - 1)
 			place := &s.words[w*multiplier>>57]
 			clash = clash || *place != 0 && *place != w
 			*place = w
