@@ -8,31 +8,27 @@ func (r *Reader) quickSlot(p *process, d *dial, f *frameWindow, at int, shape sh
 	if ten == ' '^'0' {
 		ten = 0
 	}
-	if f.at(24) != frameTask || id<<24 != 0 || one > 9 || ten > 9 || lettersOf(f.at(5))&lettersOf(f.at(9)) != allLetters {
+	letters := lettersOf(f.at(5)) & lettersOf(f.at(9))
+	task, width := digits(f.at(32))
+	if id<<24|(f.at(24)^frameTask)|(letters^allLetters)|((ten+0x76)|(one+0x76)|ten|one)&^0x7f != 0 {
 		return 0
 	}
-	slot := int(ten*10 + one)
-	task, width := digits(f.at(32))
 	if width == 0 {
 		if uint32(f.at(32)) != frameNoTask {
 			return 0
 		}
 		task, width = noTask, 2
 	}
-	if uint32(f.at(32+width))<<8 != frameEnd {
+	slot := int(ten*10 + one)
+	if uint32(f.at(32+width))<<8 != frameEnd || slot >= p.reach() && shape == p.shape {
 		return 0
 	}
 	at += 35 + width
 	if shape != p.shape {
-		if next = r.quickMessage(at); next > 0 && r.doubt(p, shape) {
-			return next
-		}
-		return 0
-	} else if slot >= p.reach() {
-		return 0
+		return r.quickDoubt(p, at, shape)
 	}
-	e := r.slotEvent(p, slot, task)
-	known, n := true, e.quick(f.message(35+width))
+	e, m := r.slotEvent(p, slot, task), f.message(35+width)
+	known, n := true, e.quick(m)
 	if next = at + n; n <= 0 {
 		if next = r.quickMessage(at); next == 0 {
 			return 0
@@ -48,6 +44,14 @@ func (r *Reader) quickSlot(p *process, d *dial, f *frameWindow, at int, shape sh
 		r.unknown()
 	}
 	return next
+}
+
+// quickDoubt passes a line about a slot whose message begins at r.text[at].
+func (r *Reader) quickDoubt(p *process, at int, shape shape) (next int) {
+	if next = r.quickMessage(at); next > 0 && r.doubt(p, shape) {
+		return next
+	}
+	return 0
 }
 
 // quickMessage is quickNext for a message, which may be empty.
@@ -68,30 +72,77 @@ var (
 // is another one, or has an unusual width. What is said by less than 25 bytes is not believed.
 func (e *Event) quick(m *messageWindow) int {
 	w := m.at(0)
-	if w == wordsSelected {
-		return e.quickPick(m)
-	}
-	if e.Task == noTask {
+	k := messages.find(w)
+	if e.Task == noTask && k != messagePick {
 		return 0
 	}
-	switch w {
-	case wordsTotal, wordsGraphs:
+	switch k {
+	case messageTotal:
 		return -1
-	case wordsPromptEval, wordsEval:
+	case messageTiming, messagePrefillTiming:
 		return e.quickTiming(m, w)
-	case wordsGen:
+	case messageGen:
 		return e.quickRunning(m, 8)
-	case wordsDecoded:
+	case messageDecoded:
 		if uint32(m.at(8)) == wordsDecodedIs {
 			return e.quickRunning(m, 12)
 		}
-	case wordsStop:
+	case messageStop:
 		return e.quickRelease(m)
-	case wordsProcessing:
+	case messageProcessing:
 		return e.quickLaunch(m)
+	case messagePick:
+		return e.quickPick(m)
+	case messagePrompt:
+		return e.quickPrompt(m)
+	case messageContext:
+		return e.quickContextSize(m)
+	case messageCache:
+		if m.at(5) == wordsCacheRm {
+			return e.quickCached(m, 13)
+		}
+	case messageTokens:
+		if m.at(3) == wordsTokensIs {
+			return e.quickContext(m, 11)
+		}
+	case messagePast:
+		if m.at(1) == wordsPastIs {
+			return e.quickContext(m, 9)
+		}
 	}
-	return e.quickPrompt(m, w)
+	return 0
 }
+
+// message is a word for the messages that come most often.
+type message uint8
+
+const (
+	messageOther message = iota
+	messageTotal
+	messageTiming
+	messagePrefillTiming
+	messageGen
+	messageDecoded
+	messageStop
+	messageProcessing
+	messagePick
+	messagePrompt
+	messageContext
+	messageCache
+	messageTokens
+	messagePast
+)
+
+// messages finds them by their first eight bytes.
+var messages = newWordTable(map[string]message{
+	"      total time": messageTotal, "   graphs reused": messageTotal,
+	"       eval time": messageTiming, "prompt eval time": messagePrefillTiming,
+	"n_gen = ": messageGen, "n_decoded": messageDecoded,
+	"stop processing": messageStop, "processing task": messageProcessing,
+	"selected slot": messagePick, "prompt done": messagePrompt, "prompt processing": messagePrompt,
+	"new prompt": messageContext, "kv cache rm": messageCache,
+	"n_tokens = ": messageTokens, "n_past = ": messagePast,
+})
 
 // quickTiming reads `prompt eval time = …` and `       eval time = …`, which begin with w.
 func (e *Event) quickTiming(m *messageWindow, w uint64) int {
@@ -125,7 +176,7 @@ func (e *Event) quickRunning(m *messageWindow, i int) int {
 
 // quickLaunch reads `processing task[, is_child = N]`.
 func (e *Event) quickLaunch(m *messageWindow) int {
-	if m.at(8)<<8 != wordsTask {
+	if m.at(8)<<8 != wordsLaunch {
 		return 0
 	}
 	n := 16
@@ -169,6 +220,8 @@ func (e *Event) quickPick(m *messageWindow) int {
 	case wordsLRU:
 		e.Kind, e.Own = KindIdle, true
 		return -1
+	case wordsLCS:
+		return e.quickOldPick(m)
 	case wordsLCP:
 	default:
 		return 0
@@ -189,6 +242,22 @@ func (e *Event) quickPick(m *messageWindow) int {
 	return i + 38
 }
 
+// quickOldPick reads `selected slot by lcs similarity, lcs_len = N, similarity = S (> T thold)`
+// (until b6722).
+func (e *Event) quickOldPick(m *messageWindow) int {
+	_, width := digits(m.at(43))
+	i := 43 + width
+	share, ok := thousandths(m.at(i + 15))
+	if width == 0 || !ok || m.at(24) != wordsIlarity || m.at(32) != wordsLCSLength ||
+		m[40] != ' ' || m[41] != '=' || m[42] != ' ' || m.at(i) != wordsSimilarity || m.at(i+4) != wordsRity ||
+		m[i+12] != ' ' || m[i+13] != '=' || m[i+14] != ' ' || m.at(i+15)>>40 != wordsMore ||
+		lettersOf(m.at(i+23)) != allLetters || m.at(i+28)>>8 != wordsTholdEnd || m[i+36] != '\n' {
+		return 0
+	}
+	e.Kind, e.Own, e.Share, e.HasShare, e.Kept = KindIdle, true, share, true, -1
+	return i + 37
+}
+
 // thousandths reads `%.3f` of a share.
 func thousandths(w uint64) (share float32, ok bool) {
 	d := w ^ wordsShare
@@ -199,21 +268,19 @@ func thousandths(w uint64) (share float32, ok bool) {
 	return min(float32(float64(n)/1000), 1), true
 }
 
-// quickPrompt reads what is said of a prompt: `prompt done, n_past = N, …`, `kv cache rm [N,
-// end)`, `[n_past = N, ]memory_seq_rm [N, end)`; n_past is called n_tokens from b6890.
-func (e *Event) quickPrompt(m *messageWindow, w uint64) int {
-	var i int
-	switch {
-	case w == wordsPromptIs && m.at(8) == wordsDonePast && m.at(14) == wordsPastIs:
-		i = 22
-	case w == wordsPromptIs && m.at(8) == wordsDoneTokens && m.at(16) == wordsTokensIs:
+// quickPrompt reads `prompt done, n_past = N, …`, called n_tokens from b6890, and what is said
+// while a prompt is read.
+func (e *Event) quickPrompt(m *messageWindow) int {
+	i := 22
+	switch w := m.at(8); {
+	case w == wordsRocessing:
+		if m.at(16) == wordsGTokens {
+			return e.quickProgress(m)
+		}
+		return e.quickOldProgress(m)
+	case w == wordsDonePast && m.at(14) == wordsPastIs:
+	case w == wordsDoneTokens && m.at(16) == wordsTokensIs:
 		i = 24
-	case w == wordsCache && m.at(5) == wordsCacheRm:
-		return e.quickCached(m, 13)
-	case w == wordsTokensOf && m.at(3) == wordsTokensIs:
-		return e.quickContext(m, 11)
-	case w == wordsPastOf && m.at(1) == wordsPastIs:
-		return e.quickContext(m, 9)
 	default:
 		return 0
 	}
@@ -223,6 +290,92 @@ func (e *Event) quickPrompt(m *messageWindow, w uint64) int {
 	}
 	e.Kind, e.Tokens, e.HasTokens = KindPrefilled, int64(n), true
 	return -1
+}
+
+// quickProgress reads `prompt processing, n_tokens = %6d, progress = %.2f, …` (b9151 on).
+func (e *Event) quickProgress(m *messageWindow) int {
+	n, ok := padded(m.at(28)&^0xffff | 0x2020)
+	d := m.at(49) ^ wordsHundredths
+	if !ok || m.at(22) != wordsTokensIs || m.at(36) != wordsProgress || m.at(41) != wordsGressIs ||
+		(d+0x7f76767f76|d)&(eightTops>>24) != 0 {
+		return 0
+	}
+	e.Kind, e.Own, e.Tokens, e.HasTokens = KindPrompt, true, n, true
+	e.Share, e.HasShare = min(float32(float64(d&15*100+d>>16&15*10+d>>24&15)/100), 1), true
+	return -1
+}
+
+// quickOldProgress reads `prompt processing progress, n_past = N, n_tokens = M, progress = %f`;
+// from b6890 to b8151 `n_tokens = N, batch.n_tokens = M`.
+func (e *Event) quickOldProgress(m *messageWindow) int {
+	if m.at(16) != wordsGProgress || m.at(20) != wordsOgressComma {
+		return 0
+	}
+	i := 37
+	if m.at(28) != wordsPastOf || m[36] != ' ' {
+		if i = 39; m.at(28) != wordsTokensOf || m.at(31) != wordsTokensIs {
+			return 0
+		}
+	}
+	n, width := digits(m.at(i))
+	j := i + width
+	switch {
+	case i == 37 && m.at(j) == wordsNTokens:
+		j += len(", n_tokens = ")
+	case i == 39 && m.at(j) == wordsBatch && m.at(j+8) == wordsTokensOf:
+		j += len(", batch.n_tokens = ")
+	default:
+		return 0
+	}
+	_, batchWidth := digits(m.at(j))
+	if width == 0 || batchWidth == 0 || m.at(j-8) != wordsTokensIs {
+		return 0
+	}
+	j += batchWidth
+	share, ok := millionths(m.at(j + 13))
+	if !ok || m.at(j) != wordsProgress || m.at(j+5) != wordsGressIs || m[j+21] != '\n' {
+		return 0
+	}
+	e.Kind, e.Tokens, e.HasTokens = KindPrompt, int64(n), true
+	e.Share, e.HasShare = share, true
+	return j + 22
+}
+
+// millionths reads `%f` of a share.
+func millionths(w uint64) (share float32, ok bool) {
+	d := w ^ wordsMillionths
+	if (d+0x7676767676767f76|d)&eightTops != 0 {
+		return 0, false
+	}
+	n := d&15*1_000_000 + eightDigits(d&^0xffff)
+	return min(float32(float64(n)/1e6), 1), true
+}
+
+// quickContextSize reads `new prompt, n_ctx_slot = C, n_keep = K, task.n_tokens = N`, whose
+// last name is n_prompt_tokens until b6889.
+func (e *Event) quickContextSize(m *messageWindow) int {
+	size, sizeWidth := digits(m.at(25))
+	i := 25 + sizeWidth
+	_, keepWidth := digits(m.at(i + 11))
+	if sizeWidth == 0 || keepWidth == 0 || m.at(8) != wordsPtCtx || m.at(16) != wordsXSlot ||
+		m[24] != ' ' || m.at(i) != wordsKeepOf || m.at(i+3) != wordsKeep {
+		return 0
+	}
+	i += 11 + keepWidth
+	switch {
+	case m.at(i) == wordsTask && m.at(i+8) == wordsTaskTokens:
+		i += len(", task.n_tokens = ")
+	case m.at(i) == wordsPromptOf && m.at(i+8) == wordsPromptTokens:
+		i += len(", n_prompt_tokens = ")
+	default:
+		return 0
+	}
+	n, width := digits(m.at(i))
+	if width == 0 || m.at(i-8) != wordsTokensIs || m[i+width] != '\n' {
+		return 0
+	}
+	e.Kind, e.Own, e.Tokens, e.HasTokens, e.Count = KindPromptSize, true, int64(n), true, int64(size)
+	return i + width + 1
 }
 
 // quickContext reads `N, memory_seq_rm [N, end)` at m[i].
@@ -252,21 +405,16 @@ var (
 	wordsTimeIs       = eightOf(" time = ")
 	wordsTotalTime    = eightOf("total ti")
 	wordsMain         = eightOf("main:   ") << 16
-	wordsGen          = eightOf("n_gen = ")
-	wordsDecoded      = eightOf("n_decode")
 	wordsDecodedIs    = uint32(eightOf("d =     "))
-	wordsProcessing   = eightOf("processi")
-	wordsTask         = eightOf("ng task ") << 8
+	wordsLaunch       = eightOf("ng task ") << 8
 	wordsIsChild      = eightOf(", is_chi")
 	wordsChildIs      = eightOf("child = ")
-	wordsStop         = eightOf("stop pro")
 	wordsCessing      = eightOf("cessing:")
 	wordsTokens       = eightOf(" n_token")
 	wordsTokensAre    = uint32(eightOf("s =     "))
 	wordsPast         = eightOf(" n_past ")
 	wordsTruncated    = eightOf(", trunca")
 	wordsTruncatedNot = eightOf("ted = 0\n")
-	wordsSelected     = eightOf("selected")
 	wordsSlotBy       = eightOf(" slot by")
 	wordsLRU          = eightOf(" LRU, t_")
 	wordsLCP          = eightOf(" LCP sim")
@@ -278,16 +426,41 @@ var (
 	wordsMore         = eightOf("      (>") >> 40
 	wordsThold        = eightOf("hold), f")
 	wordsKeep         = eightOf("_keep = ")
-	wordsPromptIs     = eightOf("prompt d")
 	wordsDonePast     = eightOf("one, n_p")
 	wordsDoneTokens   = eightOf("one, n_t")
 	wordsPastIs       = eightOf("_past = ")
 	wordsTokensIs     = eightOf("okens = ")
-	wordsCache        = eightOf("kv cache")
 	wordsCacheRm      = eightOf("che rm [")
 	wordsTokensOf     = eightOf("n_tokens")
 	wordsPastOf       = eightOf("n_past =")
 	wordsMemory       = eightOf(", memory")
 	wordsSeqRm        = eightOf("_seq_rm ")
 	wordsEnd          = eightOf(", end)\n ") << 8
+
+	// Of `prompt processing`, old and new.
+	wordsRocessing   = eightOf("rocessin")
+	wordsGTokens     = eightOf("g, n_tok")
+	wordsGProgress   = eightOf("g progre")
+	wordsOgressComma = eightOf("ogress, ")
+	wordsProgress    = eightOf(", progre")
+	wordsGressIs     = eightOf("gress = ")
+	wordsNTokens     = eightOf(", n_toke")
+	wordsBatch       = eightOf(", batch.")
+	wordsHundredths  = eightOf("0.00,   ") & (1<<40 - 1)
+	wordsMillionths  = eightOf("0.000000")
+
+	// Of `new prompt`.
+	wordsPtCtx        = eightOf("pt, n_ct")
+	wordsXSlot        = eightOf("x_slot =")
+	wordsKeepOf       = eightOf(", n_keep")
+	wordsTask         = eightOf(", task.n")
+	wordsTaskTokens   = eightOf("_tokens ")
+	wordsPromptOf     = eightOf(", n_prom")
+	wordsPromptTokens = eightOf("pt_token")
+
+	wordsTholdEnd   = eightOf("  thold)") >> 8
+	wordsLCS        = eightOf(" lcs sim")
+	wordsLCSLength  = eightOf(" lcs_len")
+	wordsSimilarity = eightOf(", simila")
+	wordsRity       = eightOf("milarity")
 )

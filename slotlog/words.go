@@ -2,7 +2,9 @@ package slotlog
 
 import (
 	"encoding/binary"
+	"maps"
 	"math/bits"
+	"slices"
 )
 
 // eight is the eight bytes at b[i:] as one number: whether some words begin there is
@@ -111,4 +113,26 @@ func newWordSet(width int, beginnings ...string) *wordSet {
 			return s
 		}
 	}
+}
+
+// wordTable is a wordSet that says what the words are of.
+type wordTable struct {
+	set wordSet
+	are [128]message
+}
+
+func (t *wordTable) find(w uint64) message {
+	place := w * t.set.multiplier >> 57
+	if t.set.words[place] != w {
+		return messageOther
+	}
+	return t.are[place]
+}
+
+func newWordTable(messages map[string]message) *wordTable {
+	t := &wordTable{set: *newWordSet(8, slices.Collect(maps.Keys(messages))...)}
+	for words, m := range messages {
+		t.are[eightOf(words)*t.set.multiplier>>57] = m
+	}
+	return t
 }
