@@ -24,9 +24,9 @@ const longWay = math.MaxInt
 // quick reads the lines that text begins with, as long as they can go the short way, and
 // returns how many bytes they take.
 func (r *Reader) quick(text []byte) (at int) {
-	r.text = text
-	for last := len(text) - r.ahead; at <= last; {
-		line := (*lineWindow)(text[at:])
+	r.text, r.last = text, len(text)-r.ahead
+	for at <= r.last {
+		line := (*lineWindow)(text[at : at+ahead : at+ahead])
 		p, i := r.cur, 0
 		if line[0] == '[' {
 			if p == nil || p.printed != line.at(0) {
@@ -40,15 +40,15 @@ func (r *Reader) quick(text []byte) (at int) {
 				return at
 			}
 		}
-		next := 0
+		next := at
 		if c, d := line.clock(i), &p.dial; d.isAt(c) {
-			next = r.quickClock(p, d, c, at+i)
+			next = r.quickClocks(p, d, at, i)
 		} else if !isDigit(c[0]) {
-			next = r.quickBare(p, c, at+i)
-		} else if d = &r.dial; p.wind(d, line[i:]) {
-			next = r.quickClock(p, d, c, at+i)
+			next = r.quickBares(p, at, i)
+		} else if p.wind(&r.dial, line[i:]) {
+			next = r.quickClocks(p, &r.dial, at, i)
 		}
-		if next == 0 {
+		if next == at {
 			return at
 		}
 		at = next
@@ -56,21 +56,41 @@ func (r *Reader) quick(text []byte) (at int) {
 	return at
 }
 
+// quickClocks reads the lines of a process that begin at r.text[at] with its mark, of i
+// bytes, and with the dial's minute. It returns how far it came.
+func (r *Reader) quickClocks(p *process, d *dial, at, i int) int {
+	for {
+		line := (*lineWindow)(r.text[at : at+ahead : at+ahead])
+		c := line.clock(i)
+		if !d.isAt(c) || i > 0 && line.at(0) != p.printed {
+			return at
+		}
+		t := dialText{c.at(d.width), c.at(d.width + 8)}
+		if !t.isTime() || t.second() < d.last.second() {
+			return at
+		}
+		d.next = t
+		next, f := at+i+d.width+14, c.frame(d.width+14)
+		if f.at(0)<<24 == frameSlot {
+			next = r.quickSlot(p, d, f, next, shapeClock)
+		} else {
+			next = r.quickClock(p, d, f, next)
+		}
+		if next == 0 {
+			return at
+		}
+		if at = next; at > r.last || p != r.cur || d == &r.dial {
+			return at
+		}
+	}
+}
+
 // The functions below read a line whose words begin at r.text[at], and return where the
 // next one begins; 0: nothing was done.
 
-// quickClock reads a line with a clock, which begins there.
-func (r *Reader) quickClock(p *process, d *dial, c *clockWindow, at int) (next int) {
-	t := dialText{c.at(d.width), c.at(d.width + 8)}
-	if !t.isTime() || t.second() < d.last.second() {
-		return 0
-	}
-	d.next = t
-	f := c.frame(d.width + 14)
-	at += d.width + 14
-	if w := f.at(0); w<<24 == frameSlot {
-		return r.quickSlot(p, d, f, at, shapeClock)
-	} else if isService(uint32(w)) {
+// quickClock reads the words of a line with a clock that is about no slot.
+func (r *Reader) quickClock(p *process, d *dial, f *frameWindow, at int) (next int) {
+	if isService(uint32(f.at(0))) {
 		if !f.isService() {
 			return 0
 		} else if at += serviceWidth; serviceWords.have(f.at(serviceWidth)) {
@@ -88,6 +108,25 @@ func (r *Reader) quickClock(p *process, d *dial, c *clockWindow, at int) (next i
 		r.accept(p, d)
 	}
 	return next
+}
+
+// quickBares reads the lines without a clock of a process that begin at r.text[at] with its
+// mark, of i bytes. It returns how far it came.
+func (r *Reader) quickBares(p *process, at, i int) int {
+	for {
+		line := (*lineWindow)(r.text[at : at+ahead : at+ahead])
+		c := line.clock(i)
+		if isDigit(c[0]) || i == 0 && c[0] == '[' || i > 0 && line.at(0) != p.printed {
+			return at
+		}
+		next := r.quickBare(p, c, at+i)
+		if next == 0 {
+			return at
+		}
+		if at = next; at > r.last || p != r.cur {
+			return at
+		}
+	}
 }
 
 // quickBare reads a line without a clock, which begins there.
@@ -283,7 +322,7 @@ func (r *Reader) quickLibrary(p *process, f *frameWindow, at int) (next int) {
 			r.library = libraryOf(f, n)
 		}
 	}
-	for {
+	for body := min(8, n-8); ; {
 		i := n
 		for i < 100 && f[i] == ' ' {
 			i++
@@ -291,19 +330,19 @@ func (r *Reader) quickLibrary(p *process, f *frameWindow, at int) (next int) {
 		if f[i] < ' ' || f[i] == '|' { // else a collector's column, perhaps
 			return next
 		}
-		end := r.quickNext(at + i)
+		end := r.lineEnd(at+i, bytes.IndexByte(r.text[at+i:], '\n'))
 		if end == 0 {
 			return next
 		}
 		next = end
-		r.pass(p)
-		if p.shape != shapeBare {
+		if r.pass(p); p.shape != shapeBare {
 			r.unknown()
 		}
-		if next > len(r.text)-ahead {
+		if next > r.last {
 			return next
 		}
-		if at, f = next, (*frameWindow)(r.text[next:]); r.library.n == 0 || r.library != libraryOf(f, n) {
+		at, f = next, (*frameWindow)(r.text[next:next+ahead:next+ahead])
+		if l := &r.library; l.n == 0 || f.at(0) != l.head || f.at(body) != l.body || f.at(n-8) != l.tail {
 			return next
 		}
 	}

@@ -39,6 +39,7 @@ type Reader struct {
 	skipping bool   // the rest of the line in part is too long, or unwanted
 
 	text    []byte // of the lines that go the short way
+	last    int    // where one of them may begin at most
 	longest int    // of one from its words on
 
 	emit  func(Event) // of the Feed that runs
@@ -55,7 +56,7 @@ type Reader struct {
 
 	stats         Stats
 	recentUnknown uint64 // of the lines of late, halved now and then
-	halved        uint64 // how often
+	halved        uint64 // the row of lines at whose beginning they last were
 
 	*era              // of the line in hand
 	eras   []*era     // the first one is that of lines without a container's name, too
@@ -74,6 +75,7 @@ func NewReader(o SourceOptions) *Reader {
 	if r.longest = r.maxLine - ahead; r.longest < 0 {
 		r.ahead = longWay
 	}
+	r.halved = 1
 	r.era = newEra("", o.Port)
 	r.eras = []*era{r.era}
 	return r
@@ -191,14 +193,16 @@ func (r *Reader) Degraded() bool {
 // forgetUnknown halves what was unknown once for each of the last rows of lines.
 func (r *Reader) forgetUnknown() {
 	if rows := r.stats.Lines / lately; rows > 1 {
-		r.recentUnknown >>= rows - 1 - r.halved
-		r.halved = rows - 1
+		r.recentUnknown >>= rows - r.halved
+		r.halved = rows
 	}
 }
 
 // unknown counts a line that is not known, or not believed.
 func (r *Reader) unknown() {
-	r.forgetUnknown()
+	if r.stats.Lines/lately > r.halved {
+		r.forgetUnknown()
+	}
 	r.stats.Unknown++
 	r.recentUnknown++
 }
