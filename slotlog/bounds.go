@@ -70,7 +70,7 @@ func (r *Reader) forget(p *process) {
 	e.procs.remove(p.own)
 	e.unmemo(p)
 	if e.cur == p {
-		e.cur = nil
+		e.cur, e.steady = nil, nil
 	}
 	if p.spoke {
 		r.tell(r.about(p, KindGone))

@@ -30,9 +30,10 @@ type era struct {
 
 	best shape // the best that lines have shown of late
 
-	procs processes
-	cur   *process    // of the last line
-	memo  [8]*process // by the low bits of the mark
+	procs  processes
+	cur    *process    // of the last line
+	steady *process    // the same, when it was believed and no line has changed that
+	memo   [8]*process // by the low bits of the mark
 }
 
 // process is one llama-server that writes to the log, as far as its lines depend
@@ -112,7 +113,7 @@ func (r *Reader) process(mark int) *process {
 		r.memo[mark&7] = p
 	}
 	if p != r.cur {
-		p.heard, r.cur = r.stats.Lines, p
+		p.heard, r.cur, r.steady = r.stats.Lines, p, nil
 	}
 	return p
 }
@@ -151,7 +152,7 @@ func (r *Reader) believe(p *process, w wrapping, framed bool) bool {
 		return false
 	}
 	p.readDial()
-	p.dial.width = 0
+	p.dial.width, r.steady = 0, nil
 	strange := w.shape < p.shape || w.shape == shapeRecord && p.shape == shapeClock && w.clock >= p.clock/2
 	if strange {
 		if p.bare++; p.bare < bareLimit {

@@ -105,7 +105,7 @@ func (r *Reader) quickClock(p *process, d *dial, f *frameWindow, at int) (next i
 	n := bytes.IndexByte(r.text[at:], '\n')
 	if next = r.lineEnd(at, n); next > 0 {
 		p.header.open = false
-		r.accept(p, d)
+		r.acceptClock(p, d)
 	}
 	return next
 }
@@ -164,23 +164,25 @@ func (f *frameWindow) isService() bool {
 	return f[17] == ':' && f[18] == ' ' && lettersOf(f.at(4))&lettersOf(f.at(9)) == allLetters
 }
 
-// accept is believe for a line in the shape that its process has shown, whose clock goes on
-// from the last one. d is nil where none is printed.
-func (r *Reader) accept(p *process, d *dial) {
+// accept is believe for a line in the shape that its process has shown, and acceptClock for
+// one whose clock goes on from the last one.
+func (r *Reader) accept(p *process) {
 	r.stats.Lines++
-	p.bare = 0
-	if d != nil {
-		d.last, d.moved, p.odd = d.next, true, 0
-	}
-	if p != r.cur || d == &r.dial || r.best < p.shape || !p.spoke {
-		r.acceptNew(p, d)
+	if p.bare = 0; p != r.steady {
+		r.acceptNew(p)
 	}
 }
 
-func (r *Reader) acceptNew(p *process, d *dial) {
-	if d == &r.dial {
+func (r *Reader) acceptClock(p *process, d *dial) {
+	r.stats.Lines++
+	p.bare, p.odd = 0, 0
+	if d.last, d.moved = d.next, true; p != r.steady || d == &r.dial {
 		p.dial = *d
+		r.acceptNew(p)
 	}
+}
+
+func (r *Reader) acceptNew(p *process) {
 	r.best = max(r.best, p.shape)
 	if !p.spoke {
 		r.speak(p)
@@ -188,6 +190,7 @@ func (r *Reader) acceptNew(p *process, d *dial) {
 	if p != r.cur {
 		p.heard, r.cur = r.stats.Lines, p
 	}
+	r.steady = p
 }
 
 // doubt is believe for a line in a lesser shape than its process has shown. It reports
@@ -206,7 +209,7 @@ func (r *Reader) doubt(p *process, shape shape) bool {
 func (r *Reader) pass(p *process) {
 	r.stats.Lines++
 	if p != r.cur {
-		p.heard, r.cur = r.stats.Lines, p
+		p.heard, r.cur, r.steady = r.stats.Lines, p, nil
 	}
 }
 
@@ -242,7 +245,7 @@ func (r *Reader) upTo(from, next int) []byte {
 
 // quickService reads what the server itself says, which begins with w at r.text[at].
 func (r *Reader) quickService(p *process, d *dial, w uint64, at int, shape shape) (next int) {
-	if next = r.quickNext(at); next == 0 {
+	if next = r.lineEnd(at, bytes.IndexByte(r.text[at:], '\n')); next == 0 {
 		return 0
 	}
 	if shape != p.shape {
@@ -251,7 +254,11 @@ func (r *Reader) quickService(p *process, d *dial, w uint64, at int, shape shape
 		}
 		return 0
 	}
-	r.accept(p, d)
+	if d == nil {
+		r.accept(p)
+	} else {
+		r.acceptClock(p, d)
+	}
 	if p.header.open = false; serviceWords.have(w) {
 		r.serviceLine(p, r.upTo(at, next))
 	}

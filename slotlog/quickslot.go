@@ -37,7 +37,11 @@ func (r *Reader) quickSlot(p *process, d *dial, f *frameWindow, at int, shape sh
 			known = e.read(r.upTo(at, next))
 		}
 	}
-	r.accept(p, d)
+	if d == nil {
+		r.accept(p)
+	} else {
+		r.acceptClock(p, d)
+	}
 	e.Seq = r.stats.Lines
 	r.tellSlot(p, e)
 	if !known {

@@ -14,7 +14,7 @@ func (r *Reader) quickMain(p *process, f *frameWindow, at int) (next int) {
 		}
 		return 0
 	}
-	r.accept(p, nil)
+	r.accept(p)
 	r.mainLine(p, r.upTo(at, next))
 	return next
 }
