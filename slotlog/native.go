@@ -61,12 +61,19 @@ func (r *Reader) tellSlot(p *process, e *Event) {
 		if e.Kind == KindEnding {
 			p.header = blockHeader{open: true, slot: e.Slot, task: e.Task}
 		}
-		if e.Kind == KindPrompt {
-			r.launchLost(p, e)
+		// A line of the task that runs, but for its begin and its end, means what it says.
+		if s := &p.slots[e.Slot]; s.task != e.Task || e.Task == noTask || e.Kind-KindIdle <= KindRelease-KindIdle {
+			if e.Kind == KindPrompt {
+				r.launchLost(p, e)
+			}
+			p.settle(e)
 		}
-		p.settle(e)
 	}
-	r.tell(e)
+	if r.to != nil {
+		r.to.apply(e)
+	} else {
+		r.emit(*e)
+	}
 }
 
 // launchLost says that a slot runs another task than we thought, when it is its

@@ -1,5 +1,7 @@
 package slotlog
 
+import "bytes"
+
 // quickSlot reads a line about a slot: `slot %12.*s: id %2d | task %d | `, see frameAt, and
 // its message.
 func (r *Reader) quickSlot(p *process, d *dial, f *frameWindow, at int, shape shape) (next int) {
@@ -30,8 +32,10 @@ func (r *Reader) quickSlot(p *process, d *dial, f *frameWindow, at int, shape sh
 	e, m := r.slotEvent(p, slot, task), f.message(35+width)
 	known, n := true, e.quick(m)
 	if next = at + n; n <= 0 {
-		if next = r.quickMessage(at); next == 0 {
-			return 0
+		if next = at + 1; r.text[at] != '\n' {
+			if next = r.lineEnd(at, bytes.IndexByte(r.text[at:], '\n')); next == 0 {
+				return 0
+			}
 		}
 		if n == 0 || next-at <= 25 {
 			known = e.read(r.upTo(at, next))
@@ -52,18 +56,13 @@ func (r *Reader) quickSlot(p *process, d *dial, f *frameWindow, at int, shape sh
 
 // quickDoubt passes a line about a slot whose message begins at r.text[at].
 func (r *Reader) quickDoubt(p *process, at int, shape shape) (next int) {
-	if next = r.quickMessage(at); next > 0 && r.doubt(p, shape) {
+	if next = at + 1; r.text[at] != '\n' {
+		next = r.quickNext(at)
+	}
+	if next > 0 && r.doubt(p, shape) {
 		return next
 	}
 	return 0
-}
-
-// quickMessage is quickNext for a message, which may be empty.
-func (r *Reader) quickMessage(at int) (next int) {
-	if r.text[at] == '\n' {
-		return at + 1
-	}
-	return r.quickNext(at)
 }
 
 var (

@@ -128,11 +128,10 @@ func (t *Tracker) Apply(e Event) { t.apply(&e) }
 
 func (t *Tracker) apply(e *Event) {
 	t.watermark = max(t.watermark, e.Seq)
-	if e.Port == 0 || e.Slot >= maxLanes {
-		return
-	}
-	if e.Slot < 0 {
-		t.aboutServer(e)
+	if uint(e.Slot) >= maxLanes || e.Port == 0 {
+		if e.Slot < 0 && e.Port != 0 {
+			t.aboutServer(e)
+		}
 		return
 	}
 	p := t.last
