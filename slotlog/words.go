@@ -100,19 +100,28 @@ func (s *wordSet) have(w uint64) bool { return s.words[w*s.multiplier>>57] == w 
 // newWordSet looks for a multiplier that gives each beginning, of so many bytes, a place of
 // its own.
 func newWordSet(width int, beginnings ...string) *wordSet {
-	for multiplier := uint64(0x9e3779b97f4a7c15); ; multiplier *= 0xd1342543de82ef95 {
-		s := &wordSet{multiplier: multiplier}
-		clash := false
-		for _, b := range beginnings {
-			w := eightOf(b[:width]+"        ") & (1<<(8*width) - 1)
-			place := &s.words[w*multiplier>>57]
-			clash = clash || *place != 0 && *place != w
-			*place = w
-		}
-		if !clash {
-			return s
-		}
+	var words []uint64
+	for _, b := range beginnings {
+		words = append(words, eightOf(b[:width]+"        ")&(1<<(8*width)-1))
 	}
+	s := &wordSet{multiplier: 0x9e3779b97f4a7c15}
+	for !s.fill(words) {
+		s.multiplier *= 0xd1342543de82ef95
+	}
+	return s
+}
+
+// fill gives each word its place, if there is one for each.
+func (s *wordSet) fill(words []uint64) bool {
+	s.words = [128]uint64{}
+	for _, w := range words {
+		place := &s.words[w*s.multiplier>>57]
+		if *place != 0 && *place != w {
+			return false
+		}
+		*place = w
+	}
+	return true
 }
 
 // wordTable is a wordSet that says what the words are of.
