@@ -8,10 +8,11 @@ import (
 // Nearly all lines of a log are those of a server that is known already, in a shape that
 // it has shown, with nothing around them. They go a short way, straight from the chunk:
 // what stands before a line's words is compared and taken apart eight bytes at a time,
-// without a search (dial.go, quickslot.go), and the end of the line is looked for behind
-// that, or not at all where its figures stand in columns. Whatever is not as expected, in
-// any byte, is left to the general way (unwrap.go, native.go), and what goes the short way
-// comes to the same as it would there: FuzzFeed holds that.
+// without a search (dial.go, quickslot.go, quickprompt.go), and the end of the line is
+// looked for behind that, or not at all where its figures stand in columns. Whatever is not
+// as expected, in any byte, is left to the general way (unwrap.go, native.go), and what goes
+// the short way comes to the same as it would there: FuzzFeed and
+// TestShortWayMeansWhatTheLongWayDoes hold that.
 
 // ahead is how many bytes the short way wants to see at once: more than any line has whose
 // end it does not look for.
