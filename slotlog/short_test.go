@@ -63,17 +63,17 @@ func TestShortWayMeansWhatTheLongWayDoes(t *testing.T) {
 	for _, line := range linesOfKinds(t) {
 		for _, start := range before {
 			check(start, line)
-			for i := range line {
-				k := rng.IntN(len(changes))
-				changed := line[:i] + changes[k:k+1] + line[i+1:]
-				switch rng.IntN(4) {
-				case 0:
-					changed = line[:i] + line[i+1:]
-				case 1:
-					changed = line[:i+1] + line[i:]
-				}
-				check(start, changed)
+		}
+		for n := range 4 * len(line) {
+			i, k := n/4, rng.IntN(len(changes))
+			changed := line[:i] + changes[k:k+1] + line[i+1:]
+			switch rng.IntN(6) {
+			case 0:
+				changed = line[:i] + line[i+1:]
+			case 1:
+				changed = line[:i+1] + line[i:]
 			}
+			check(before[rng.IntN(len(before))], changed)
 		}
 		if t.Failed() {
 			return
