@@ -34,9 +34,17 @@ func (p *process) reach() int {
 // weight is how many slots count for a process: those that it has, or that it spoke of.
 func (p *process) weight() int { return max(p.lanes, len(p.slots)) }
 
-// makeRoom forgets those who were heard longest ago, until the bounds hold. The one
-// that the line in hand speaks of was heard last.
-func (r *Reader) makeRoom() {
+// makeRoom forgets those who were heard longest ago, until the bounds hold, after a
+// process came or took some slots. The one that the line in hand speaks of was heard last.
+func (r *Reader) makeRoom(taken int) {
+	procs := 0
+	for _, e := range r.eras {
+		procs += len(e.procs)
+	}
+	// No count is needed before so many were taken, whatever became of them.
+	if r.taken += taken; procs <= maxPorts && r.taken <= maxSlots {
+		return
+	}
 	for {
 		procs, slots := 0, 0
 		var oldest *process
@@ -49,6 +57,7 @@ func (r *Reader) makeRoom() {
 			}
 		}
 		if procs <= maxPorts && slots <= maxSlots {
+			r.taken = slots
 			return
 		}
 		r.forget(oldest)
@@ -58,13 +67,13 @@ func (r *Reader) makeRoom() {
 // forget ends what is known of a process, here and at all who listen.
 func (r *Reader) forget(p *process) {
 	e := p.era
-	delete(e.procs, p.own)
+	e.procs.remove(p.own)
 	e.unmemo(p)
 	if e.cur == p {
-		e.cur = nil
+		e.cur, e.steady = nil, nil
 	}
 	if p.spoke {
-		r.say(about(p, KindGone))
+		r.tell(r.about(p, KindGone))
 	}
 	if cap(p.slots) <= lanesUnsaid && len(r.spare) < len(e.memo) {
 		r.spare = append(r.spare, p)

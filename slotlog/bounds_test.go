@@ -25,7 +25,7 @@ func spawned(model string, port int) string {
 func held(t *testing.T, r *Reader, tr *Tracker) (ports, slots int) {
 	t.Helper()
 	for _, port := range tr.Ports() {
-		if r.procs[port] == nil {
+		if r.procs.get(port) == nil {
 			t.Errorf("port %d: the tracker knows it, the reader does not", port)
 		}
 		slots += len(tr.Resolve(port, noon))

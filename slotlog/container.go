@@ -43,8 +43,11 @@ func (r *Reader) speak(p *process) {
 // apart is a port that no server of another container has.
 func (r *Reader) apart(port int) int {
 	for _, e := range r.eras {
+		if e == r.era {
+			continue
+		}
 		for _, p := range e.procs {
-			if e != r.era && p.spoke && p.port == port {
+			if p.spoke && p.port == port {
 				return r.apart(port + 1<<16)
 			}
 		}

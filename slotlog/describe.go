@@ -8,7 +8,7 @@ import (
 // Details returns what is known of the port's slots at now beyond [Tracker.Resolve],
 // by slot id.
 func (t *Tracker) Details(port int, now time.Time) []Detail {
-	p := t.ports[port]
+	p := t.ports.get(port)
 	if p == nil {
 		return []Detail{}
 	}

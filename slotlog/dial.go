@@ -27,18 +27,12 @@ func (d *dial) isAt(c *clockWindow) bool {
 	return d.width != 0 && (c.at(0)^d.minutes)&d.mask == 0
 }
 
-// goesOn reports whether the dial's minute is followed by a time that is no second before
-// the last one, and by a level. It may be that it is, and yet report false.
-func (d *dial) goesOn(c *clockWindow) bool {
-	t := dialText{c.at(d.width), c.at(d.width + 8)}
+// isTime reports whether this is a time, and a level. It may be, and yet report false.
+func (t dialText) isTime() bool {
 	// After the xor a dot or a blank is 0 and a digit is its value; the sum carries into a
 	// byte's top bit when it is neither, or when it is a sixth ten of seconds.
 	ms, us := t.millis^dialMillis, t.micros^dialMicros
-	if (ms+0x7f7676767f767a7f|ms)&eightTops != 0 || (us+0x00007f007f767676|us)&0x0000800080808080 != 0 || ms == 0 {
-		return false
-	}
-	d.next = t
-	return isLevel(byte(t.micros>>32)) && t.second() >= d.last.second()
+	return ((ms+0x7f7676767f767a7f|ms)&eightTops|(us+0x00007f007f767676|us)&0x0000800080808080) == 0 && ms != 0 && isLevel(byte(us>>32))
 }
 
 // second rises with the seconds.

@@ -17,9 +17,9 @@
 // them (era.go): what leaves it means the same whatever build wrote the line. Each
 // line is looked at alone but for that, so formats may mix. It holds no reference to
 // the bytes it was fed and allocates nothing per line. Most lines take a shorter way,
-// straight from the chunk (quick.go, quickslot.go, dial.go, words.go), which comes to the
-// same; most figures stand in columns (columns.go). The lines of each container in one log
-// are kept apart by the name before them (container.go).
+// straight from the chunk (quick.go, quickslot.go, quickprompt.go, quicktext.go, dial.go,
+// words.go), which comes to the same; most figures stand in columns (columns.go). The lines
+// of each container in one log are kept apart by the name before them (container.go).
 //
 // A [Tracker] folds events into slot states, one set per port, and keeps the
 // ledger of generated tokens. Beside the states stand what else is known, as [Detail]

@@ -30,9 +30,10 @@ type era struct {
 
 	best shape // the best that lines have shown of late
 
-	procs map[int]*process // by the port that they have there
-	cur   *process         // of the last line
-	memo  [8]*process      // by the low bits of the mark
+	procs  processes
+	cur    *process    // of the last line
+	steady *process    // the same, when it was believed and no line has changed that
+	memo   [8]*process // by the low bits of the mark
 }
 
 // process is one llama-server that writes to the log, as far as its lines depend
@@ -87,7 +88,7 @@ type blockHeader struct {
 }
 
 func newEra(name string, port int) *era {
-	e := &era{name: name, fixedPort: port, ownPort: port, procs: make(map[int]*process)}
+	e := &era{name: name, fixedPort: port, ownPort: port}
 	if port == 0 {
 		e.ownPort = 1 // "the only server"
 	}
@@ -102,17 +103,17 @@ func (r *Reader) process(mark int) *process {
 		if mark == 0 {
 			port = r.ownPort
 		}
-		if p = r.procs[port]; p == nil {
+		if p = r.procs.get(port); p == nil {
 			p = r.newProcess(port)
-			r.procs[port] = p
-			r.makeRoom()
+			r.procs.add(p)
+			r.makeRoom(0)
 		}
 		r.unmemo(p)
 		p.mark, p.printed = mark, 0
 		r.memo[mark&7] = p
 	}
 	if p != r.cur {
-		p.heard, r.cur = r.stats.Lines, p
+		p.heard, r.cur, r.steady = r.stats.Lines, p, nil
 	}
 	return p
 }
@@ -151,7 +152,7 @@ func (r *Reader) believe(p *process, w wrapping, framed bool) bool {
 		return false
 	}
 	p.readDial()
-	p.dial.width = 0
+	p.dial.width, r.steady = 0, nil
 	strange := w.shape < p.shape || w.shape == shapeRecord && p.shape == shapeClock && w.clock >= p.clock/2
 	if strange {
 		if p.bare++; p.bare < bareLimit {
@@ -243,11 +244,12 @@ func (r *Reader) grow(p *process, id int) {
 	if id < len(p.slots) {
 		return
 	}
+	known := len(p.slots)
 	for len(p.slots) <= id {
 		p.slots = append(p.slots, slotRun{task: noTask, released: noTask})
 	}
 	if p.lanes == 0 {
-		r.makeRoom()
+		r.makeRoom(len(p.slots) - known)
 	}
 }
 
@@ -274,7 +276,7 @@ func (p *process) only() (slot int, ok bool) {
 func (r *Reader) restart(p *process) {
 	p.clock, p.low, p.odd, p.dial = 0, 0, 0, dial{}
 	p.forgetSlots()
-	r.say(about(p, KindReset))
+	r.tell(r.about(p, KindReset))
 	if p.router {
 		r.drop(func(c *process) bool { return c != p })
 	}
@@ -288,15 +290,41 @@ func (p *process) forgetSlots() {
 
 // drop forgets processes and says so, by port.
 func (r *Reader) drop(which func(*process) bool) {
-	ports := r.ports[:0]
-	for port, p := range r.procs {
-		if which(p) {
-			ports = append(ports, port)
+	for i := 0; i < len(r.procs); {
+		if p := r.procs[i]; which(p) {
+			r.forget(p)
+		} else {
+			i++
 		}
 	}
-	slices.Sort(ports)
-	for _, port := range ports {
-		r.forget(r.procs[port])
+}
+
+// processes are those of one log, by the port that they have there, rising. They are few.
+type processes []*process
+
+// find returns where the process of a port stands, or would.
+func (s processes) find(port int) (at int) {
+	end := len(s)
+	for at < end {
+		if mid := (at + end) / 2; s[mid].own < port {
+			at = mid + 1
+		} else {
+			end = mid
+		}
 	}
-	r.ports = ports[:0]
+	return at
+}
+
+func (s processes) get(port int) *process {
+	if i := s.find(port); i < len(s) && s[i].own == port {
+		return s[i]
+	}
+	return nil
+}
+
+func (s *processes) add(p *process) { *s = slices.Insert(*s, s.find(p.own), p) }
+
+func (s *processes) remove(port int) {
+	i := s.find(port)
+	*s = slices.Delete(*s, i, i+1)
 }

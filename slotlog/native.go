@@ -61,21 +61,28 @@ func (r *Reader) tellSlot(p *process, e *Event) {
 		if e.Kind == KindEnding {
 			p.header = blockHeader{open: true, slot: e.Slot, task: e.Task}
 		}
-		if e.Kind == KindPrompt {
-			r.launchLost(p, e)
+		// A line of the task that runs, but for its begin and its end, means what it says.
+		if s := &p.slots[e.Slot]; s.task != e.Task || e.Task == noTask || e.Kind-KindIdle <= KindRelease-KindIdle {
+			if e.Kind == KindPrompt {
+				r.launchLost(p, e)
+			}
+			p.settle(e)
 		}
-		p.settle(e)
 	}
-	r.tell(e)
+	if r.to != nil {
+		r.to.apply(e)
+	} else {
+		r.emit(*e)
+	}
 }
 
 // launchLost says that a slot runs another task than we thought, when it is its
 // prefill that shows it.
 func (r *Reader) launchLost(p *process, e *Event) {
 	if s := &p.slots[e.Slot]; s.task != noTask && s.task != e.Task && s.released != e.Task {
-		busy := about(p, KindBusy)
+		busy := r.about(p, KindBusy)
 		busy.Slot, busy.Task = e.Slot, e.Task
-		r.say(busy)
+		r.tell(busy)
 	}
 }
 
@@ -214,7 +221,7 @@ func (r *Reader) recordLine(p *process) {
 	case string(msg) == "loading model":
 		r.loading(p)
 	case string(msg) == "model loaded":
-		r.say(about(p, KindReady))
+		r.tell(r.about(p, KindReady))
 	case string(msg) == "HTTP server listening", string(msg) == "HTTP server is listening":
 		r.moveTo(p, rec.port)
 	case string(msg) == "cancel task":
@@ -256,9 +263,9 @@ func (r *Reader) freeLine(p *process, b []byte, w wrapping) (known, ok bool) {
 			return false, false
 		}
 		if f, ok := backendFailure(words); ok && r.believe(p, w, true) {
-			e := about(p, KindBackend)
+			e := r.about(p, KindBackend)
 			e.Failure = f
-			r.say(e)
+			r.tell(e)
 		}
 	}
 	return true, true
@@ -271,7 +278,7 @@ func (r *Reader) freeServerLine(p *process, b []byte) bool {
 		r.allIdle(p)
 	} else if isFreeEnd(b) {
 		p.forgetSlots()
-		r.say(about(p, KindExit))
+		r.tell(r.about(p, KindExit))
 	} else if b[0] == 't' {
 		task, words, ok := freeTask(b)
 		if ok {

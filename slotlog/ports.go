@@ -8,12 +8,11 @@ import (
 // Ports returns the ports of which a slot was spoken, rising.
 func (t *Tracker) Ports() []int {
 	out := make([]int, 0, len(t.ports))
-	for port, p := range t.ports {
+	for _, p := range t.ports {
 		if p.server.known {
-			out = append(out, port)
+			out = append(out, p.port)
 		}
 	}
-	slices.Sort(out)
 	return out
 }
 
@@ -29,13 +28,13 @@ func (t *Tracker) port(port int) *portState {
 }
 
 func (t *Tracker) otherPort(port int) *portState {
-	p := t.ports[port]
+	p := t.ports.get(port)
 	if p == nil {
 		if len(t.ports) >= maxPorts {
-			t.forget(t.ports[t.oldest()])
+			t.forget(t.oldest())
 		}
 		p = t.newPort(port)
-		t.ports[port] = p
+		t.ports.add(p)
 	}
 	t.last = p
 	return p
@@ -53,17 +52,46 @@ func (t *Tracker) newPort(port int) *portState {
 	return p
 }
 
-func (t *Tracker) oldest() (port int) {
-	var found *portState
-	for n, p := range t.ports {
+func (t *Tracker) oldest() (found *portState) {
+	for _, p := range t.ports {
 		if p == t.last {
 			continue // it is spoken of
 		}
-		if found == nil || p.heard < found.heard || p.heard == found.heard && n < port {
-			port, found = n, p
+		if found == nil || p.heard < found.heard {
+			found = p
 		}
 	}
-	return port
+	return found
+}
+
+// portStates are by port, rising. They are few.
+type portStates []*portState
+
+// find returns where a port stands, or would.
+func (s portStates) find(port int) (at int) {
+	end := len(s)
+	for at < end {
+		if mid := (at + end) / 2; s[mid].port < port {
+			at = mid + 1
+		} else {
+			end = mid
+		}
+	}
+	return at
+}
+
+func (s portStates) get(port int) *portState {
+	if i := s.find(port); i < len(s) && s[i].port == port {
+		return s[i]
+	}
+	return nil
+}
+
+func (s *portStates) add(p *portState) { *s = slices.Insert(*s, s.find(p.port), p) }
+
+func (s *portStates) remove(p *portState) {
+	i := s.find(p.port)
+	*s = slices.Delete(*s, i, i+1)
 }
 
 // maxSpare bounds the room of forgotten slots that a port keeps.
@@ -82,7 +110,7 @@ func (t *Tracker) slot(p *portState, id int) *slotState {
 
 func (t *Tracker) newSlot(p *portState, id int) *slotState {
 	for t.slots >= maxSlots && len(t.ports) > 1 {
-		t.forget(t.ports[t.oldest()])
+		t.forget(t.oldest())
 	}
 	t.slots++
 	for len(p.slots) <= id {
@@ -134,7 +162,7 @@ func (t *Tracker) forget(p *portState) {
 		}
 	}
 	t.clear(p)
-	delete(t.ports, p.port)
+	t.ports.remove(p)
 	if t.last == p {
 		t.last = nil
 	}
@@ -147,9 +175,8 @@ func (t *Tracker) forget(p *portState) {
 // [Tracker.Ports], and servers of which no slot was spoken yet.
 func (t *Tracker) Servers() []int {
 	out := make([]int, 0, len(t.ports))
-	for port := range t.ports {
-		out = append(out, port)
+	for _, p := range t.ports {
+		out = append(out, p.port)
 	}
-	slices.Sort(out)
 	return out
 }

@@ -1,5 +1,7 @@
 package slotlog
 
+import "bytes"
+
 // quickSlot reads a line about a slot: `slot %12.*s: id %2d | task %d | `, see frameAt, and
 // its message.
 func (r *Reader) quickSlot(p *process, d *dial, f *frameWindow, at int, shape shape) (next int) {
@@ -8,40 +10,42 @@ func (r *Reader) quickSlot(p *process, d *dial, f *frameWindow, at int, shape sh
 	if ten == ' '^'0' {
 		ten = 0
 	}
-	if f.at(24) != frameTask || id<<24 != 0 || one > 9 || ten > 9 || lettersOf(f.at(5))&lettersOf(f.at(9)) != allLetters {
+	letters := lettersOf(f.at(5)) & lettersOf(f.at(9))
+	task, width := digits(f.at(32))
+	if id<<24|(f.at(24)^frameTask)|(letters^allLetters)|((ten+0x76)|(one+0x76)|ten|one)&^0x7f != 0 {
 		return 0
 	}
-	slot := int(ten*10 + one)
-	task, width := digits(f.at(32))
 	if width == 0 {
 		if uint32(f.at(32)) != frameNoTask {
 			return 0
 		}
 		task, width = noTask, 2
 	}
-	if uint32(f.at(32+width))<<8 != frameEnd {
+	slot := int(ten*10 + one)
+	if uint32(f.at(32+width))<<8 != frameEnd || slot >= p.reach() && shape == p.shape {
 		return 0
 	}
 	at += 35 + width
 	if shape != p.shape {
-		if next = r.quickMessage(at); next > 0 && r.doubt(p, shape) {
-			return next
-		}
-		return 0
-	} else if slot >= p.reach() {
-		return 0
+		return r.quickDoubt(p, at, shape)
 	}
-	e := r.slotEvent(p, slot, task)
-	known, n := true, e.quick(f.message(35+width))
+	e, m := r.slotEvent(p, slot, task), f.message(35+width)
+	known, n := true, e.quick(m)
 	if next = at + n; n <= 0 {
-		if next = r.quickMessage(at); next == 0 {
-			return 0
+		if next = at + 1; r.text[at] != '\n' {
+			if next = r.lineEnd(at, bytes.IndexByte(r.text[at:], '\n')); next == 0 {
+				return 0
+			}
 		}
 		if n == 0 || next-at <= 25 {
 			known = e.read(r.upTo(at, next))
 		}
 	}
-	r.accept(p, d)
+	if d == nil {
+		r.accept(p)
+	} else {
+		r.acceptClock(p, d)
+	}
 	e.Seq = r.stats.Lines
 	r.tellSlot(p, e)
 	if !known {
@@ -50,12 +54,15 @@ func (r *Reader) quickSlot(p *process, d *dial, f *frameWindow, at int, shape sh
 	return next
 }
 
-// quickMessage is quickNext for a message, which may be empty.
-func (r *Reader) quickMessage(at int) (next int) {
-	if r.text[at] == '\n' {
-		return at + 1
+// quickDoubt passes a line about a slot whose message begins at r.text[at].
+func (r *Reader) quickDoubt(p *process, at int, shape shape) (next int) {
+	if next = at + 1; r.text[at] != '\n' {
+		next = r.quickNext(at)
 	}
-	return r.quickNext(at)
+	if next > 0 && r.doubt(p, shape) {
+		return next
+	}
+	return 0
 }
 
 var (
@@ -68,36 +75,96 @@ var (
 // is another one, or has an unusual width. What is said by less than 25 bytes is not believed.
 func (e *Event) quick(m *messageWindow) int {
 	w := m.at(0)
-	if w == wordsSelected {
-		return e.quickPick(m)
-	}
-	if e.Task == noTask {
+	k := messages.find(w)
+	if e.Task == noTask && k != messagePick {
 		return 0
 	}
-	switch w {
-	case wordsTotal, wordsGraphs:
+	switch k {
+	case messageTotal:
 		return -1
-	case wordsPromptEval, wordsEval:
-		const end = 19 + speedWidth
-		if m[end] != '\n' || m.at(8) != wordsEvalTime || m.at(11) != wordsTimeIs || !e.speedColumns(m[19:end]) {
-			return 0
-		}
-		if e.Kind = KindTiming; m[0] == 'p' {
-			e.Kind = KindPrefillTiming
-		}
-		return end + 1
-	case wordsGen:
+	case messageTiming:
+		return e.quickTiming(m, w)
+	case messageGen:
 		return e.quickRunning(m, 8)
-	case wordsDecoded:
+	case messageDecoded:
 		if uint32(m.at(8)) == wordsDecodedIs {
 			return e.quickRunning(m, 12)
 		}
-	case wordsStop:
+	case messageStop:
 		return e.quickRelease(m)
-	case wordsProcessing:
+	case messageProcessing:
 		return e.quickLaunch(m)
+	case messagePick:
+		return e.quickPick(m)
+	case messagePrompt:
+		return e.quickPrompt(m)
+	case messageContext:
+		return e.quickContextSize(m)
+	case messageCache:
+		if m.at(5) == wordsCacheRm {
+			return e.quickCached(m, 13)
+		}
+	case messageTokens:
+		if m.at(3) == wordsTokensIs {
+			return e.quickContext(m, 11)
+		}
+	case messagePast:
+		if m.at(1) == wordsPastIs {
+			return e.quickContext(m, 9)
+		}
 	}
-	return e.quickPrompt(m, w)
+	return 0
+}
+
+// message is a word for the messages that come most often.
+type message uint8
+
+const (
+	messageOther message = iota
+	messageTotal
+	messageTiming
+	messageGen
+	messageDecoded
+	messageStop
+	messageProcessing
+	messagePick
+	messagePrompt
+	messageContext
+	messageCache
+	messageTokens
+	messagePast
+)
+
+// messages finds them by their first eight bytes.
+var messages = newWordTable(map[string]message{
+	"      total time": messageTotal, "   graphs reused": messageTotal,
+	"       eval time": messageTiming, "prompt eval time": messageTiming,
+	"n_gen = ": messageGen, "n_decoded": messageDecoded,
+	"stop processing": messageStop, "processing task": messageProcessing,
+	"selected slot": messagePick, "prompt done": messagePrompt, "prompt processing": messagePrompt,
+	"new prompt": messageContext, "kv cache rm": messageCache,
+	"n_tokens = ": messageTokens, "n_past = ": messagePast,
+})
+
+// quickTiming reads `prompt eval time = …` and `       eval time = …`, which begin with w.
+func (e *Event) quickTiming(m *messageWindow, w uint64) int {
+	const end = 19 + speedWidth
+	if m[end] != '\n' || m.at(8) != wordsEvalTime || m.at(11) != wordsTimeIs {
+		return 0
+	}
+	switch w {
+	case wordsEval:
+		e.Kind = KindTiming
+	case wordsPromptEval:
+		e.Kind = KindPrefillTiming
+	default:
+		return 0
+	}
+	if !e.speedColumns(m[19:end]) {
+		e.Kind = KindFrame
+		return 0
+	}
+	return end + 1
 }
 
 // quickRunning reads `n_gen = N, tg = X t/s, tg_3s = Y t/s`, whose figures begin at m[i].
@@ -111,7 +178,7 @@ func (e *Event) quickRunning(m *messageWindow, i int) int {
 
 // quickLaunch reads `processing task[, is_child = N]`.
 func (e *Event) quickLaunch(m *messageWindow) int {
-	if m.at(8)<<8 != wordsTask {
+	if m.at(8)<<8 != wordsLaunch {
 		return 0
 	}
 	n := 16
@@ -155,6 +222,8 @@ func (e *Event) quickPick(m *messageWindow) int {
 	case wordsLRU:
 		e.Kind, e.Own = KindIdle, true
 		return -1
+	case wordsLCS:
+		return e.quickOldPick(m)
 	case wordsLCP:
 	default:
 		return 0
@@ -175,6 +244,22 @@ func (e *Event) quickPick(m *messageWindow) int {
 	return i + 38
 }
 
+// quickOldPick reads `selected slot by lcs similarity, lcs_len = N, similarity = S (> T thold)`
+// (until b6722).
+func (e *Event) quickOldPick(m *messageWindow) int {
+	_, width := digits(m.at(43))
+	i := 43 + width
+	share, ok := thousandths(m.at(i + 15))
+	if width == 0 || !ok || m.at(24) != wordsIlarity || m.at(32) != wordsLCSLength ||
+		m[40] != ' ' || m[41] != '=' || m[42] != ' ' || m.at(i) != wordsSimilarity || m.at(i+4) != wordsRity ||
+		m[i+12] != ' ' || m[i+13] != '=' || m[i+14] != ' ' || m.at(i+15)>>40 != wordsMore ||
+		lettersOf(m.at(i+23)) != allLetters || m.at(i+28)>>8 != wordsTholdEnd || m[i+36] != '\n' {
+		return 0
+	}
+	e.Kind, e.Own, e.Share, e.HasShare, e.Kept = KindIdle, true, share, true, -1
+	return i + 37
+}
+
 // thousandths reads `%.3f` of a share.
 func thousandths(w uint64) (share float32, ok bool) {
 	d := w ^ wordsShare
@@ -185,72 +270,24 @@ func thousandths(w uint64) (share float32, ok bool) {
 	return min(float32(float64(n)/1000), 1), true
 }
 
-// quickPrompt reads what is said of a prompt: `prompt done, n_past = N, …`, `kv cache rm [N,
-// end)`, `[n_past = N, ]memory_seq_rm [N, end)`; n_past is called n_tokens from b6890.
-func (e *Event) quickPrompt(m *messageWindow, w uint64) int {
-	var i int
-	switch {
-	case w == wordsPromptIs && m.at(8) == wordsDonePast && m.at(14) == wordsPastIs:
-		i = 22
-	case w == wordsPromptIs && m.at(8) == wordsDoneTokens && m.at(16) == wordsTokensIs:
-		i = 24
-	case w == wordsCache && m.at(5) == wordsCacheRm:
-		return e.quickCached(m, 13)
-	case w == wordsTokensOf && m.at(3) == wordsTokensIs:
-		return e.quickContext(m, 11)
-	case w == wordsPastOf && m.at(1) == wordsPastIs:
-		return e.quickContext(m, 9)
-	default:
-		return 0
-	}
-	n, width := digits(m.at(i))
-	if width == 0 || m[i+width] != ',' {
-		return 0
-	}
-	e.Kind, e.Tokens, e.HasTokens = KindPrefilled, int64(n), true
-	return -1
-}
-
-// quickContext reads `N, memory_seq_rm [N, end)` at m[i].
-func (e *Event) quickContext(m *messageWindow, i int) int {
-	_, width := digits(m.at(i))
-	if i += width; width == 0 || m.at(i) != wordsMemory || m.at(i+8) != wordsSeqRm || m[i+16] != '[' {
-		return 0
-	}
-	return e.quickCached(m, i+17)
-}
-
-// quickCached reads `N, end)` at m[i].
-func (e *Event) quickCached(m *messageWindow, i int) int {
-	n, width := digits(m.at(i))
-	if i += width; width == 0 || m.at(i)<<8 != wordsEnd {
-		return 0
-	}
-	e.Kind, e.Tokens, e.HasTokens = KindCached, int64(n), true
-	return i + 7
-}
-
 // The words of the messages that come most often.
 var (
 	wordsPromptEval   = eightOf("prompt e")
 	wordsEval         = eightOf("       e")
 	wordsEvalTime     = eightOf("val time")
 	wordsTimeIs       = eightOf(" time = ")
-	wordsGen          = eightOf("n_gen = ")
-	wordsDecoded      = eightOf("n_decode")
+	wordsTotalTime    = eightOf("total ti")
+	wordsMain         = eightOf("main:   ") << 16
 	wordsDecodedIs    = uint32(eightOf("d =     "))
-	wordsProcessing   = eightOf("processi")
-	wordsTask         = eightOf("ng task ") << 8
+	wordsLaunch       = eightOf("ng task ") << 8
 	wordsIsChild      = eightOf(", is_chi")
 	wordsChildIs      = eightOf("child = ")
-	wordsStop         = eightOf("stop pro")
 	wordsCessing      = eightOf("cessing:")
 	wordsTokens       = eightOf(" n_token")
 	wordsTokensAre    = uint32(eightOf("s =     "))
 	wordsPast         = eightOf(" n_past ")
 	wordsTruncated    = eightOf(", trunca")
 	wordsTruncatedNot = eightOf("ted = 0\n")
-	wordsSelected     = eightOf("selected")
 	wordsSlotBy       = eightOf(" slot by")
 	wordsLRU          = eightOf(" LRU, t_")
 	wordsLCP          = eightOf(" LCP sim")
@@ -262,16 +299,9 @@ var (
 	wordsMore         = eightOf("      (>") >> 40
 	wordsThold        = eightOf("hold), f")
 	wordsKeep         = eightOf("_keep = ")
-	wordsPromptIs     = eightOf("prompt d")
-	wordsDonePast     = eightOf("one, n_p")
-	wordsDoneTokens   = eightOf("one, n_t")
-	wordsPastIs       = eightOf("_past = ")
-	wordsTokensIs     = eightOf("okens = ")
-	wordsCache        = eightOf("kv cache")
-	wordsCacheRm      = eightOf("che rm [")
-	wordsTokensOf     = eightOf("n_tokens")
-	wordsPastOf       = eightOf("n_past =")
-	wordsMemory       = eightOf(", memory")
-	wordsSeqRm        = eightOf("_seq_rm ")
-	wordsEnd          = eightOf(", end)\n ") << 8
+	wordsTholdEnd     = eightOf("  thold)") >> 8
+	wordsLCS          = eightOf(" lcs sim")
+	wordsLCSLength    = eightOf(" lcs_len")
+	wordsSimilarity   = eightOf(", simila")
+	wordsRity         = eightOf("milarity")
 )

@@ -39,11 +39,13 @@ type Reader struct {
 	skipping bool   // the rest of the line in part is too long, or unwanted
 
 	text    []byte // of the lines that go the short way
+	last    int    // where one of them may begin at most
 	longest int    // of one from its words on
 
 	emit  func(Event) // of the Feed that runs
 	to    *Tracker    // of the FeedTo that runs, else nil
 	event Event       // scratch: of a line about a slot; Time is set for each chunk
+	aside Event       // scratch: of no slot
 	rec   record      // scratch
 
 	library library
@@ -54,13 +56,13 @@ type Reader struct {
 
 	stats         Stats
 	recentUnknown uint64 // of the lines of late, halved now and then
-	halved        uint64 // how often
+	halved        uint64 // the row of lines at whose beginning they last were
 
 	*era              // of the line in hand
 	eras   []*era     // the first one is that of lines without a container's name, too
 	naming []byte     // the container of the line in hand, while none is known
 	spare  []*process // forgotten, to be used again
-	ports  []int      // scratch
+	taken  int        // slots of all processes, and perhaps more: see makeRoom
 }
 
 // NewReader returns a reader that was fed nothing. Of the options it uses Port
@@ -73,6 +75,7 @@ func NewReader(o SourceOptions) *Reader {
 	if r.longest = r.maxLine - ahead; r.longest < 0 {
 		r.ahead = longWay
 	}
+	r.halved = 1
 	r.era = newEra("", o.Port)
 	r.eras = []*era{r.era}
 	return r
@@ -190,14 +193,16 @@ func (r *Reader) Degraded() bool {
 // forgetUnknown halves what was unknown once for each of the last rows of lines.
 func (r *Reader) forgetUnknown() {
 	if rows := r.stats.Lines / lately; rows > 1 {
-		r.recentUnknown >>= rows - 1 - r.halved
-		r.halved = rows - 1
+		r.recentUnknown >>= rows - r.halved
+		r.halved = rows
 	}
 }
 
 // unknown counts a line that is not known, or not believed.
 func (r *Reader) unknown() {
-	r.forgetUnknown()
+	if r.stats.Lines/lately > r.halved {
+		r.forgetUnknown()
+	}
 	r.stats.Unknown++
 	r.recentUnknown++
 }
@@ -210,21 +215,17 @@ func (r *Reader) line(b []byte) {
 	}
 }
 
-// say emits an event that is about no slot of its own.
-func (r *Reader) say(e Event) {
-	e.Seq, e.Time = r.stats.Lines, r.event.Time
-	r.tell(&e)
+// about begins an event that is about no slot of its own. There is one at a time.
+func (r *Reader) about(p *process, k Kind) *Event {
+	r.aside = Event{Kind: k, Port: p.port, Slot: -1, Task: noTask, Time: r.event.Time, Seq: r.stats.Lines}
+	return &r.aside
 }
 
+// tell emits an event.
 func (r *Reader) tell(e *Event) {
 	if r.to != nil {
 		r.to.apply(e)
 	} else {
 		r.emit(*e)
 	}
-}
-
-// about is an event of a process that names no slot.
-func about(p *process, k Kind) Event {
-	return Event{Kind: k, Port: p.port, Slot: -1, Task: noTask}
 }

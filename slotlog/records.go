@@ -34,8 +34,7 @@ func (r *recordRing) add(port, slot int, run *taskRun) {
 // is returned once they did, or the slot is used again, or at the second call.
 func (t *Tracker) TakeRecords() []RequestRecord {
 	if t.records.waiting > 0 {
-		for _, port := range t.Servers() {
-			p := t.ports[port]
+		for _, p := range t.ports {
 			for id, s := range p.slots {
 				if s == nil || s.detail.held == heldNot {
 					continue

@@ -1,10 +1,6 @@
 package slotlog
 
-import (
-	"bytes"
-	"maps"
-	"slices"
-)
+import "bytes"
 
 // routerLine reads what a router says of its children. Lines with a mark are a
 // child's, and children have none.
@@ -62,11 +58,11 @@ func (r *Reader) child(router *process, name []byte, port int, spawned bool) {
 	} else if !spawned {
 		return
 	}
-	e := about(c, KindModel)
+	e := r.about(c, KindModel)
 	e.Model, e.Count = c.model, int64(router.port)
-	r.say(e)
+	r.tell(e)
 	if spawned {
-		r.say(about(c, KindLoading))
+		r.tell(r.about(c, KindLoading))
 	}
 }
 
@@ -74,18 +70,19 @@ func (r *Reader) child(router *process, name []byte, port int, spawned bool) {
 // nobody named may be the one: what runs there is then not known any more.
 func (r *Reader) killed(router *process, name []byte) {
 	router.router = true
-	e := about(router, KindBackend)
-	e.Failure, e.Model = FailureKilled, string(clipName(name))
-	r.say(e)
+	e := r.about(router, KindBackend)
+	model := string(clipName(name))
+	e.Failure, e.Model = FailureKilled, model
+	r.tell(e)
 	known := len(r.procs)
-	r.drop(func(c *process) bool { return c.mark != 0 && c.model == e.Model })
+	r.drop(func(c *process) bool { return c.mark != 0 && c.model == model })
 	found := len(r.procs) < known
 	if found {
 		return
 	}
-	for _, port := range slices.Sorted(maps.Keys(r.procs)) {
-		if c := r.procs[port]; c.mark != 0 && c.model == "" {
-			r.say(about(c, KindStopping))
+	for _, c := range r.procs {
+		if c.mark != 0 && c.model == "" {
+			r.tell(r.about(c, KindStopping))
 		}
 	}
 }
@@ -102,13 +99,13 @@ func (r *Reader) childSays(p *process, msg []byte) {
 	}
 	switch string(state) {
 	case "ready":
-		r.say(about(p, KindReady))
+		r.tell(r.about(p, KindReady))
 	case "loading", "downloading":
-		e := about(p, KindLoading)
+		e := r.about(p, KindLoading)
 		if known {
 			e.Share, e.HasShare = min(float32(share), 1), true
 		}
-		r.say(e)
+		r.tell(e)
 	case "sleep", "sleeping":
 		r.sleep(p)
 	}

@@ -26,7 +26,7 @@ type SeedSlot struct {
 // server should have; 0: not stated. It remembers that a run of staleness was
 // reported, so that each gets its reads once; call it about once a second.
 func (t *Tracker) NeedsSeed(port int, now time.Time, expectedLanes int) bool {
-	p := t.ports[port]
+	p := t.ports.get(port)
 	if p == nil || !p.server.known {
 		return true
 	}

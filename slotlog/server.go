@@ -3,7 +3,7 @@ package slotlog
 import "bytes"
 
 // serviceWords are how the messages begin that serviceLine knows.
-var serviceWords = newWordSet(
+var serviceWords = newWordSet(8,
 	"all slots are idle", "loading model", "listening on ", "cancel task, ", "cleaning up before exit",
 	"operator():", "operator ():", "task id = ", "entering sleeping state", "exiting sleeping state",
 	"initializing", "instance name=", "router server is listening on ", "model loaded", "model name=",
@@ -33,9 +33,9 @@ func (r *Reader) serviceLine(p *process, msg []byte) {
 		if n, ok := lastNumber(msg, "cancel task, id_task = "); ok {
 			r.taskEnds(p, KindCancel, n, "")
 		} else if isCleaningUp(msg) {
-			e := about(p, KindStopping)
+			e := r.about(p, KindStopping)
 			e.Own = true
-			r.say(e)
+			r.tell(e)
 		}
 	case 't':
 		r.taskError(p, msg)
@@ -56,7 +56,7 @@ func (r *Reader) serviceLine(p *process, msg []byte) {
 		}
 	case 'm':
 		if string(msg) == "model loaded" {
-			r.say(about(p, KindReady))
+			r.tell(r.about(p, KindReady))
 		} else {
 			r.routerLine(p, msg)
 		}
@@ -83,7 +83,7 @@ func (r *Reader) mainLine(p *process, msg []byte) {
 	case hasPrefix(msg, "loading model"):
 		r.loading(p)
 	case string(msg) == "model loaded":
-		r.say(about(p, KindReady))
+		r.tell(r.about(p, KindReady))
 	case hasPrefix(msg, "exiting due to model loading error"):
 		r.backend(p, msg)
 	case hasPrefix(msg, "server is listening on "):
@@ -144,7 +144,7 @@ func (r *Reader) allIdle(p *process) {
 		p.slots[i].task = noTask
 	}
 	p.busy = 0
-	r.say(about(p, KindAllIdle))
+	r.tell(r.about(p, KindAllIdle))
 }
 
 // loading begins a model anew. A server that wakes is no new process, and neither is
@@ -155,20 +155,20 @@ func (r *Reader) loading(p *process) {
 	} else {
 		r.restart(p)
 	}
-	r.say(about(p, KindLoading))
+	r.tell(r.about(p, KindLoading))
 }
 
 func (r *Reader) sleep(p *process) {
 	p.forgetSlots()
 	if !p.asleep {
 		p.asleep = true
-		r.say(about(p, KindSleeping))
+		r.tell(r.about(p, KindSleeping))
 	}
 }
 
 func (r *Reader) wake(p *process) {
 	if p.asleep {
-		r.say(about(p, KindLoading))
+		r.tell(r.about(p, KindLoading))
 	}
 }
 
@@ -204,14 +204,14 @@ func (r *Reader) makeLanes(p *process, n, size int64, pool Pool) {
 	p.forgetSlots()
 	p.asleep = false
 	p.lanes, p.laneContext, p.pool = int(n), size, pool
-	r.makeRoom()
+	r.makeRoom(p.lanes)
 	r.sayLanes(p)
 }
 
 func (r *Reader) sayLanes(p *process) {
-	e := about(p, KindLanes)
+	e := r.about(p, KindLanes)
 	e.Lanes, e.Pool, e.Tokens, e.HasTokens = p.lanes, p.pool, p.laneContext, p.laneContext > 0
-	r.say(e)
+	r.tell(e)
 }
 
 // listening reads `http://HOST:PORT…`.
@@ -220,7 +220,7 @@ func (r *Reader) listening(p *process, addr []byte) {
 	if i := bytes.LastIndexByte(addr, ':'); i >= 0 && hasPrefix(addr, "http") {
 		r.moveTo(p, whole64(addr[i+1:]))
 	}
-	r.say(about(p, KindReady))
+	r.tell(r.about(p, KindReady))
 }
 
 // moveTo gives the process that prints no mark the port it listens on. Lines of
@@ -229,13 +229,14 @@ func (r *Reader) moveTo(p *process, port int64) {
 	if port < 1 || port > 65535 || p.mark != 0 || r.fixedPort != 0 || int(port) == p.own {
 		return
 	}
-	if c := r.procs[int(port)]; c != nil {
+	if c := r.procs.get(int(port)); c != nil {
 		r.forget(c)
 	}
-	delete(r.procs, p.own)
-	r.say(about(p, KindGone))
+	r.procs.remove(p.own)
+	r.tell(r.about(p, KindGone))
 	p.own, r.ownPort = int(port), int(port)
-	r.procs[p.own], p.port = p, r.apart(p.own)
+	r.procs.add(p)
+	p.port = r.apart(p.own)
 	if p.lanes > 0 {
 		r.sayLanes(p)
 	}
@@ -246,9 +247,9 @@ func (r *Reader) taskEnds(p *process, k Kind, task int64, f Failure) {
 	if task < 0 {
 		return
 	}
-	e := about(p, k)
+	e := r.about(p, k)
 	e.Task, e.Failure = int(task), f
-	r.say(e)
+	r.tell(e)
 }
 
 // taskError reads `task id = N, error: WORDS`.
@@ -281,9 +282,9 @@ func (r *Reader) failing(p *process, msg []byte) {
 
 func (r *Reader) backend(p *process, msg []byte) {
 	if f, ok := backendFailure(msg); ok {
-		e := about(p, KindBackend)
+		e := r.about(p, KindBackend)
 		e.Failure = f
-		r.say(e)
+		r.tell(e)
 	}
 }
 

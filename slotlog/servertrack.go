@@ -1,7 +1,5 @@
 package slotlog
 
-import "slices"
-
 // serverState is what is known of a server beyond its slots.
 type serverState struct {
 	known       bool // a slot, or how many there are, was spoken of
@@ -176,7 +174,7 @@ func (t *Tracker) taskEnds(p *portState, e *Event) {
 // Server returns what is known of the server on a port.
 func (t *Tracker) Server(port int) ServerDetail {
 	out := ServerDetail{Port: port, State: ServerUnknown}
-	p := t.ports[port]
+	p := t.ports.get(port)
 	if p == nil {
 		return out
 	}
@@ -189,11 +187,10 @@ func (t *Tracker) Server(port int) ServerDetail {
 	if v.hasProgress {
 		out.LoadProgress = new(short(v.progress))
 	}
-	for n, c := range t.ports {
+	for _, c := range t.ports {
 		if c.server.parent == port {
-			out.Children = append(out.Children, n)
+			out.Children = append(out.Children, c.port)
 		}
 	}
-	slices.Sort(out.Children)
 	return out
 }

@@ -49,7 +49,7 @@ type Slot struct {
 // slot ids begin anew in every process. It is given the time, does no I/O, and is
 // not safe for concurrent use.
 type Tracker struct {
-	ports     map[int]*portState
+	ports     portStates
 	last      *portState // of the port that was spoken of last
 	watermark uint64     // highest line number seen
 	ledger    int64      // generated tokens that nobody took yet
@@ -90,7 +90,7 @@ type slotState struct {
 
 // NewTracker returns a tracker that has seen nothing.
 func NewTracker() *Tracker {
-	return &Tracker{ports: make(map[int]*portState)}
+	return new(Tracker)
 }
 
 // Observe applies one parsed line, read as the log of builds from b9230 on: no
@@ -128,11 +128,10 @@ func (t *Tracker) Apply(e Event) { t.apply(&e) }
 
 func (t *Tracker) apply(e *Event) {
 	t.watermark = max(t.watermark, e.Seq)
-	if e.Port == 0 || e.Slot >= maxLanes {
-		return
-	}
-	if e.Slot < 0 {
-		t.aboutServer(e)
+	if uint(e.Slot) >= maxLanes || e.Port == 0 {
+		if e.Slot < 0 && e.Port != 0 {
+			t.aboutServer(e)
+		}
 		return
 	}
 	p := t.last
@@ -155,7 +154,7 @@ func (t *Tracker) apply(e *Event) {
 
 func (t *Tracker) aboutServer(e *Event) {
 	if e.Kind == KindGone {
-		if p := t.ports[e.Port]; p != nil {
+		if p := t.ports.get(e.Port); p != nil {
 			t.forget(p)
 		}
 		return
@@ -282,8 +281,8 @@ func (t *Tracker) TakeGeneratedTokens() int64 {
 // Retain forgets every port that is not listed. The ledger stays: those tokens
 // were generated.
 func (t *Tracker) Retain(ports []int) {
-	for port, p := range t.ports {
-		if !slices.Contains(ports, port) {
+	for _, p := range slices.Clone(t.ports) {
+		if !slices.Contains(ports, p.port) {
 			t.forget(p)
 		}
 	}
@@ -308,7 +307,7 @@ func (t *Tracker) Resync() {
 // spoke of for longer than [StaleAfter] resolve to [Unknown]; what is stored does
 // not change. A port that was never seen has none.
 func (t *Tracker) Resolve(port int, now time.Time) []Slot {
-	p := t.ports[port]
+	p := t.ports.get(port)
 	if p == nil {
 		return []Slot{}
 	}

@@ -2,7 +2,9 @@ package slotlog
 
 import (
 	"encoding/binary"
+	"maps"
 	"math/bits"
+	"slices"
 )
 
 // eight is the eight bytes at b[i:] as one number: whether some words begin there is
@@ -87,7 +89,7 @@ func eightDigits(d uint64) uint64 {
 	return (d&pair*(100+1000000<<32) + d>>16&pair*(1+10000<<32)) >> 32
 }
 
-// wordSet is a set of first eight bytes of messages.
+// wordSet is a set of what lines begin with: their first bytes, as one number.
 type wordSet struct {
 	multiplier uint64
 	words      [128]uint64
@@ -95,19 +97,51 @@ type wordSet struct {
 
 func (s *wordSet) have(w uint64) bool { return s.words[w*s.multiplier>>57] == w }
 
-// newWordSet looks for a multiplier that gives each word a place of its own.
-func newWordSet(messages ...string) *wordSet {
-	for multiplier := uint64(0x9e3779b97f4a7c15); ; multiplier += 2 {
-		s := &wordSet{multiplier: multiplier}
-		clash := false
-		for _, m := range messages {
-			w := eightOf(m)
-			place := &s.words[w*multiplier>>57]
-			clash = clash || *place != 0 && *place != w
-			*place = w
-		}
-		if !clash {
-			return s
-		}
+// newWordSet looks for a multiplier that gives each beginning, of so many bytes, a place of
+// its own.
+func newWordSet(width int, beginnings ...string) *wordSet {
+	var words []uint64
+	for _, b := range beginnings {
+		words = append(words, eightOf(b[:width]+"        ")&(1<<(8*width)-1))
 	}
+	s := &wordSet{multiplier: 0x9e3779b97f4a7c15}
+	for !s.fill(words) {
+		s.multiplier *= 0xd1342543de82ef95
+	}
+	return s
+}
+
+// fill gives each word its place, if there is one for each.
+func (s *wordSet) fill(words []uint64) bool {
+	s.words = [128]uint64{}
+	for _, w := range words {
+		place := &s.words[w*s.multiplier>>57]
+		if *place != 0 && *place != w {
+			return false
+		}
+		*place = w
+	}
+	return true
+}
+
+// wordTable is a wordSet that says what the words are of.
+type wordTable struct {
+	set wordSet
+	are [128]message
+}
+
+func (t *wordTable) find(w uint64) message {
+	place := w * t.set.multiplier >> 57
+	if t.set.words[place] != w {
+		return messageOther
+	}
+	return t.are[place]
+}
+
+func newWordTable(messages map[string]message) *wordTable {
+	t := &wordTable{set: *newWordSet(8, slices.Collect(maps.Keys(messages))...)}
+	for words, m := range messages {
+		t.are[eightOf(words)*t.set.multiplier>>57] = m
+	}
+	return t
 }
