@@ -57,21 +57,22 @@ func (w *waiting) start(limit time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.turn++
+	now := time.Now()
 	if w.works {
 		w.works, w.idle = false, 0
+	} else if !w.begun.IsZero() {
+		w.idle += now.Sub(w.begun)
 	}
-	w.on, w.asked, w.limit, w.begun = true, false, limit, time.Now()
-	w.wind(w.begun)
+	w.on, w.asked, w.limit, w.begun = true, false, limit, now
+	w.wind(now)
 }
 
-// stop ends a wait.
+// stop ends a wait. How long it was is reckoned when the next one begins, and matters
+// only if nothing came in it that a client had to take: then that is at once.
 func (w *waiting) stop() {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.on {
-		w.on = false
-		w.idle += time.Since(w.begun)
-	}
+	w.on = false
+	w.mu.Unlock()
 }
 
 // worked says that the server did not only show that it is there.
