@@ -39,7 +39,7 @@ type waiting struct {
 	asked bool        // in this wait
 	limit time.Duration
 	due   time.Time
-	begun time.Time     // the wait
+	begun time.Time     // the wait; zero: it is in idle
 	idle  time.Duration // in the waits before this one, since the server worked
 }
 
@@ -67,12 +67,22 @@ func (w *waiting) start(limit time.Duration) {
 	w.wind(now)
 }
 
-// stop ends a wait. How long it was is reckoned when the next one begins, and matters
-// only if nothing came in it that a client had to take: then that is at once.
+// stop ends a wait. How long it was is reckoned by rested, or when the next one begins.
 func (w *waiting) stop() {
 	w.mu.Lock()
 	w.on = false
 	w.mu.Unlock()
+}
+
+// rested says that what came is to be taken by the client, and was no work. Of a wait
+// that ended with work nobody needs to know how long it was, and the clock is not read.
+func (w *waiting) rested() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.begun.IsZero() {
+		w.idle += time.Since(w.begun)
+		w.begun = time.Time{}
+	}
 }
 
 // worked says that the server did not only show that it is there.

@@ -46,6 +46,9 @@ func (l *Link) Run(ctx context.Context, a fleet.Assignment, take func(fleet.Even
 	if !strings.HasPrefix(a.Path, "/") {
 		return fmt.Errorf("node %s: path %q does not begin with a slash", l.name, a.Path)
 	}
+	if !sendable(a.Path, a.ContentType) {
+		return fmt.Errorf("node %s: the path %q or the content type %q cannot be sent", l.name, a.Path, a.ContentType)
+	}
 	if err := l.makeRoom(ctx, a.Unload); err != nil {
 		return err
 	}
@@ -121,7 +124,7 @@ func (g *generation) send() (*http.Response, error) {
 	defer g.clock.stop()
 	arrived := make(chan head, 1)
 	if !g.link.start(func() {
-		resp, err := g.link.client.send(g.ctx, g.link.client.keep, g.x)
+		resp, err := g.link.client.stream(g.ctx, g.x)
 		arrived <- head{resp, err}
 	}) {
 		return nil, g.lost(context.Cause(g.ctx))
@@ -244,6 +247,9 @@ func isErrorEvent(data []byte) bool {
 func (g *generation) tell(e fleet.Event) error {
 	if g.outer.Err() != nil {
 		return context.Cause(g.outer)
+	}
+	if e.Kind != fleet.EventData {
+		g.clock.rested()
 	}
 	e.More = g.more
 	return g.take(e)
