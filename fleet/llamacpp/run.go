@@ -31,7 +31,8 @@ var (
 )
 
 // Run posts the assignment and hands its events to take, as [fleet.Link] says.
-// Timings and Progress of an event are valid until take returns, as its Data is.
+// Timings and Progress of an event are valid until take returns, as its Data is. Timings
+// are decoded once, at the end, for an assignment that wants them measured.
 //
 // Statuses and error events become errors by the table of classify.go. An end of
 // the connection that is not the end of the body is a [*fleet.NodeLost], even after
@@ -53,12 +54,13 @@ func (l *Link) Run(ctx context.Context, a fleet.Assignment, take func(fleet.Even
 		return err
 	}
 	g := &generation{
-		link: l, outer: ctx, take: take, patience: a.Patience, model: a.Model,
+		link: l, outer: ctx, take: take, patience: a.Patience, model: a.Model, measured: a.Measured,
 		x: &exchange{
 			method: http.MethodPost, path: a.Path, accept: "text/event-stream",
 			contentType: a.ContentType, body: a.Body, wrote: make(chan struct{}),
 		},
 	}
+	g.figures.late = a.Measured != nil
 	g.ctx, g.cancel = l.bind(context.WithoutCancel(ctx))
 	g.clock = newWaiting(l.answers, func() { g.cancel(errStalled) })
 	g.parting = newParting(ctx, g.x, g.cancel)
@@ -76,6 +78,7 @@ type generation struct {
 	parting  *parting
 	patience fleet.Patience
 	take     func(fleet.Event) error
+	measured func(fleet.Timings) // told the last timings; nil: events carry them
 	model    string
 	x        *exchange
 
@@ -152,6 +155,9 @@ func (g *generation) send() (*http.Response, error) {
 // end lets go of all that the generation holds. The connection is closed before the
 // body: closing a body alone may read on.
 func (g *generation) end() {
+	if t, ok := g.figures.last(); ok {
+		g.measured(t)
+	}
 	if g.body != nil && g.outer.Err() != nil && g.parting.half() {
 		_, _ = io.Copy(io.Discard, g.body) // until the server closes its half
 	}

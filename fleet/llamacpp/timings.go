@@ -19,6 +19,9 @@ type figures struct {
 	timings  fleet.Timings
 	progress fleet.Progress
 	layout   layout
+
+	late bool   // timings are kept as they came, until somebody asks for the last
+	kept []byte // an object of timings, and what stands behind it; empty: none came
 }
 
 // read finds the figures in a payload. Timings beside progress are those of the
@@ -44,10 +47,22 @@ func (f *figures) read(data []byte) (*fleet.Timings, *fleet.Progress) {
 	if timings < 0 {
 		return nil, nil
 	}
+	if f.late {
+		f.kept = append(f.kept[:0], data[timings:]...)
+		return nil, nil
+	}
 	if object := data[timings:]; !f.layout.follow(object, &f.timings) {
 		f.timings = f.layout.read(object)
 	}
 	return &f.timings, nil
+}
+
+// last returns the timings that were kept, if there are some.
+func (f *figures) last() (t fleet.Timings, ok bool) {
+	if len(f.kept) == 0 {
+		return t, false
+	}
+	return f.layout.read(f.kept), true
 }
 
 // timing is a member of timings.

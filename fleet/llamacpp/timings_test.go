@@ -17,6 +17,7 @@ func TestFiguresEqualThoseOfAnObjectDecoder(t *testing.T) {
 			t.Fatal(err)
 		}
 		var all figures // of the stream, one payload after the other
+		late := figures{late: true}
 		for _, e := range events {
 			var p struct {
 				Timings *struct {
@@ -36,6 +37,11 @@ func TestFiguresEqualThoseOfAnObjectDecoder(t *testing.T) {
 			var f figures
 			timings, progress := f.read([]byte(e.Data))
 			following, _ := all.read([]byte(e.Data))
+			if late.read([]byte(e.Data)); timings != nil {
+				if last, ok := late.last(); !ok || last != *timings {
+					t.Errorf("%s: %s\nthe last timings are %+v, want %+v", name, e.Data, last, *timings)
+				}
+			}
 			var wantT *fleet.Timings
 			var wantP *fleet.Progress
 			if p.Timings != nil {
