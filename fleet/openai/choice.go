@@ -129,6 +129,7 @@ func (r *relay) begin(i fleet.Instance, w way) {
 	}
 	r.cur, r.now, r.done, r.sent = figures{}, mark{usage: r.done.usage}, mark{usage: r.done.usage}, sent{}
 	r.blocks = blocks{}
+	r.chunk.alike.rest = r.chunk.alike.rest[:0] // figures were found in what came before, by another node
 	for k := range r.choices {
 		r.choices[k].begin(r)
 	}

@@ -72,7 +72,7 @@ func (c *chunk) scan(a api, data []byte) bool {
 	}
 	*c = chunk{
 		data: data, parts: c.parts[:0], numbers: c.numbers[:0],
-		alike: alike{rest: c.alike.rest[:0], gaps: c.alike.gaps[:0]},
+		alike: alike{rest: c.alike.rest[:0], gaps: c.alike.gaps[:0], growing: c.alike.growing[:0]},
 	}
 	s := scanner{b: data}
 	switch a {

@@ -56,7 +56,8 @@ func (f *figures) noteTimings(c *chunk) (ok bool) {
 		}
 		return nil
 	}
-	if n := number(timingPromptN); n != nil && figure(n) >= 0 {
+	// What follows has the figures of the prompt in common with the chunk before.
+	if n := number(timingPromptN); !c.alike.follows && n != nil && figure(n) >= 0 {
 		f.promptN = figure(n)
 		f.promptMs = decimalOf(number(timingPromptMs))
 		if cache := number(timingCache); cache != nil && figure(cache) >= 0 {
