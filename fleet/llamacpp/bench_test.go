@@ -5,20 +5,25 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/slotfleet/slotfleet/fleet"
 )
 
-// script is a connection on which a stream comes at once, one event with each read.
+// script is a connection on which a stream comes once something was asked, one event with
+// each read.
 type script struct {
 	net.Conn
+	asked       chan struct{}
+	once        sync.Once
 	head, event []byte
 	left        int
 }
 
 func (s *script) Read(b []byte) (int, error) {
+	<-s.asked
 	if len(s.head) > 0 {
 		n := copy(b, s.head)
 		s.head = s.head[n:]
@@ -33,11 +38,12 @@ func (s *script) Read(b []byte) (int, error) {
 	return 0, io.EOF
 }
 
-func (*script) Write(b []byte) (int, error)      { return len(b), nil }
-func (*script) Close() error                     { return nil }
-func (*script) SetDeadline(time.Time) error      { return nil }
-func (*script) SetReadDeadline(time.Time) error  { return nil }
-func (*script) SetWriteDeadline(time.Time) error { return nil }
+func (s *script) Write(b []byte) (int, error) {
+	s.once.Do(func() { close(s.asked) })
+	return len(b), nil
+}
+
+func (*script) Close() error { return nil }
 
 // BenchmarkStreamedEvent measures what an event costs from the connection, without its
 // system calls, to the caller: directly, and through the transport as over TLS.
@@ -51,7 +57,7 @@ func BenchmarkStreamedEvent(b *testing.B) {
 			b.Run(way+"/"+name, func(b *testing.B) {
 				l := newLink(b, Options{URL: "http://127.0.0.1:1"})
 				dial := func(context.Context, string, string) (net.Conn, error) {
-					return &script{head: []byte(streamHead), event: []byte(chunk(fmt.Sprintf(event, more))), left: b.N}, nil
+					return &script{asked: make(chan struct{}), head: []byte(streamHead), event: []byte(chunk(fmt.Sprintf(event, more))), left: b.N}, nil
 				}
 				c, err := newClient(Options{URL: "http://127.0.0.1:1"}, dial)
 				if err != nil {
@@ -62,6 +68,7 @@ func BenchmarkStreamedEvent(b *testing.B) {
 				}
 				a := chat
 				a.Patience = fleet.Patience{First: time.Minute, Stall: time.Minute}
+				a.Measured = func(fleet.Timings) {}
 				n := 0
 				b.ReportAllocs()
 				b.ResetTimer()

@@ -45,17 +45,16 @@ func (c *client) stream(ctx context.Context, x *exchange) (*http.Response, error
 	x.conn.Store(&conn)
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	if len(x.body) < longBody {
-		err = x.write(conn, c.head(x))
+		x.write(conn, c.head(x))
 	} else {
-		x.bodies.Go(func() { _ = x.write(conn, c.head(x)) }) // the answer, or that there is none, tells
+		x.bodies.Go(func() { x.write(conn, c.head(x)) })
 	}
 	in := &direct{Conn: conn, stop: stop, left: maxHeader}
-	resp, none := in.answer(x.method)
-	if none != nil {
+	resp, err := in.answer(x.method)
+	if err != nil {
 		_ = in.Close()
-		return nil, cmp.Or(err, none)
 	}
-	return resp, nil
+	return resp, err
 }
 
 // head is that of the request.
@@ -73,12 +72,11 @@ func (c *client) head(x *exchange) []byte {
 	return append(b, "\r\n\r\n"...)
 }
 
-// write sends the whole request.
-func (x *exchange) write(conn net.Conn, head []byte) error {
+// write sends the whole request, if it can: the answer tells, or that there is none.
+func (x *exchange) write(conn net.Conn, head []byte) {
 	all := net.Buffers{head, x.body}
-	_, err := all.WriteTo(conn)
+	_, _ = all.WriteTo(conn)
 	x.isWritten()
-	return err
 }
 
 // direct is the connection of one request, whose end is its own.

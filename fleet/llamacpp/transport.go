@@ -105,7 +105,7 @@ func (c *client) locate(raw string) (socket string, err error) {
 	if c.port == "" {
 		c.port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
 	}
-	c.host, c.prefix = u.Host, strings.TrimRight(u.EscapedPath(), "/")
+	c.host, c.prefix = strings.TrimSuffix(u.Host, ":"), strings.TrimRight(u.EscapedPath(), "/")
 	c.base = u.Scheme + "://" + c.host + c.prefix
 	// Names in other scripts and zones of addresses are written otherwise in a request:
 	// that is left to the transport.
