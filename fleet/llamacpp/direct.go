@@ -8,9 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"slices"
-	"strconv"
-	"strings"
 )
 
 // A generation has a connection of its own, read by the goroutine that hands its events
@@ -26,13 +23,6 @@ const longBody = 16 << 10
 
 var errHeadTooLong = errors.New("the head of an answer is too long")
 
-// sendable reports whether a path or a content type may stand in the head of a request.
-func sendable(path, contentType string) bool {
-	odd := func(r rune) bool { return r < ' ' || r == 0x7f }
-	return !strings.ContainsFunc(contentType, odd) &&
-		!strings.ContainsFunc(path, func(r rune) bool { return odd(r) || r == ' ' || r > 0x7f })
-}
-
 // stream sends the request and returns the answer's head, as send does.
 func (c *client) stream(ctx context.Context, x *exchange) (*http.Response, error) {
 	if c.addr == "" {
@@ -44,39 +34,30 @@ func (c *client) stream(ctx context.Context, x *exchange) (*http.Response, error
 	}
 	x.conn.Store(&conn)
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	if len(x.body) < longBody {
-		x.write(conn, c.head(x))
-	} else {
-		x.bodies.Go(func() { x.write(conn, c.head(x)) })
-	}
 	in := &direct{Conn: conn, stop: stop, left: maxHeader}
-	resp, err := in.answer(x.method)
-	if err != nil {
+	req, err := c.request(ctx, x)
+	switch {
+	case err != nil:
 		_ = in.Close()
+		return nil, err
+	case len(x.body) < longBody:
+		err = x.write(conn, req)
+	default:
+		x.bodies.Go(func() { _ = x.write(conn, req) }) // the answer, or that there is none, tells
 	}
-	return resp, err
+	resp, none := in.answer(req)
+	if none != nil {
+		_ = in.Close()
+		return nil, cmp.Or(err, none)
+	}
+	return resp, nil
 }
 
-// head is that of the request.
-func (c *client) head(x *exchange) []byte {
-	b := make([]byte, 0, 512)
-	for _, s := range []string{x.method, " ", c.prefix, x.path, " HTTP/1.1\r\nHost: ", c.host, "\r\nUser-Agent: slotfleet\r\nContent-Length: "} {
-		b = append(b, s...)
-	}
-	b = strconv.AppendInt(b, int64(len(x.body)), 10)
-	b = append(append(b, "\r\nAccept: "...), x.accept...)
-	if c.key != "" {
-		b = append(append(b, "\r\nAuthorization: Bearer "...), c.key...)
-	}
-	b = append(append(b, "\r\nContent-Type: "...), cmp.Or(x.contentType, "application/json")...)
-	return append(b, "\r\n\r\n"...)
-}
-
-// write sends the whole request, if it can: the answer tells, or that there is none.
-func (x *exchange) write(conn net.Conn, head []byte) {
-	all := net.Buffers{head, x.body}
-	_, _ = all.WriteTo(conn)
+// write sends the whole request.
+func (x *exchange) write(conn net.Conn, req *http.Request) error {
+	err := req.Write(conn)
 	x.isWritten()
+	return err
 }
 
 // direct is the connection of one request, whose end is its own.
@@ -88,10 +69,10 @@ type direct struct {
 
 // answer reads the head of the answer. Those that only say that one will come are passed
 // over.
-func (d *direct) answer(method string) (*http.Response, error) {
+func (d *direct) answer(req *http.Request) (*http.Response, error) {
 	r := bufio.NewReader(d)
 	for {
-		resp, err := http.ReadResponse(r, &http.Request{Method: method})
+		resp, err := http.ReadResponse(r, req)
 		if err != nil {
 			return nil, err
 		}
@@ -99,11 +80,7 @@ func (d *direct) answer(method string) (*http.Response, error) {
 			continue
 		}
 		d.left = -1
-		body := directBody{Reader: resp.Body, conn: d}
-		if slices.Equal(resp.TransferEncoding, []string{"chunked"}) {
-			body.Reader = &unchunker{r: r}
-		}
-		resp.Body = &body
+		resp.Body = &directBody{resp.Body, d}
 		return resp, nil
 	}
 }

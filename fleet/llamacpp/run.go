@@ -47,9 +47,6 @@ func (l *Link) Run(ctx context.Context, a fleet.Assignment, take func(fleet.Even
 	if !strings.HasPrefix(a.Path, "/") {
 		return fmt.Errorf("node %s: path %q does not begin with a slash", l.name, a.Path)
 	}
-	if !sendable(a.Path, a.ContentType) {
-		return fmt.Errorf("node %s: the path %q or the content type %q cannot be sent", l.name, a.Path, a.ContentType)
-	}
 	if err := l.makeRoom(ctx, a.Unload); err != nil {
 		return err
 	}

@@ -44,10 +44,8 @@ type client struct {
 	port string // of the URL; empty: a socket
 	key  string
 
-	dial   dialFunc
-	addr   string // that streams are asked for at, as direct.go says; empty: through keep
-	host   string // for addr, as the head of a request names it
-	prefix string
+	dial dialFunc
+	addr string // that streams are asked for at, as direct.go says; empty: through keep
 
 	keep  *http.Transport // keeps connections for idleLimit
 	fresh *http.Transport // a new connection for each request
@@ -83,7 +81,7 @@ func (c *client) locate(raw string) (socket string, err error) {
 		if !strings.HasPrefix(rest, "/") || len(rest) == 1 {
 			return "", fmt.Errorf("url %q: a socket is written unix//path/to.sock, with its whole path", raw)
 		}
-		c.base, c.addr, c.host = "http://localhost", "localhost:80", "localhost"
+		c.base, c.addr = "http://localhost", "localhost:80"
 		return rest, nil
 	}
 	u, err := url.Parse(raw)
@@ -105,11 +103,11 @@ func (c *client) locate(raw string) (socket string, err error) {
 	if c.port == "" {
 		c.port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
 	}
-	c.host, c.prefix = strings.TrimSuffix(u.Host, ":"), strings.TrimRight(u.EscapedPath(), "/")
-	c.base = u.Scheme + "://" + c.host + c.prefix
-	// Names in other scripts and zones of addresses are written otherwise in a request:
+	host := strings.TrimSuffix(u.Host, ":")
+	c.base = u.Scheme + "://" + host + strings.TrimRight(u.EscapedPath(), "/")
+	// Names in other scripts and zones of addresses are written otherwise to dial them:
 	// that is left to the transport.
-	if u.Scheme == "http" && !strings.ContainsFunc(c.host, func(r rune) bool { return r == '%' || r > 0x7f }) {
+	if u.Scheme == "http" && !strings.ContainsFunc(host, func(r rune) bool { return r == '%' || r > 0x7f }) {
 		c.addr = net.JoinHostPort(u.Hostname(), c.port)
 	}
 	return "", nil
@@ -209,9 +207,19 @@ func (c *client) sendOnce(ctx context.Context, via *http.Transport, x *exchange)
 		WroteRequest:         func(httptrace.WroteRequestInfo) { x.isWritten() },
 		GotFirstResponseByte: func() { t.answered.Store(true) },
 	})
-	req, err := http.NewRequestWithContext(ctx, x.method, c.base+x.path, nil)
+	req, err := c.request(ctx, x)
 	if err != nil {
 		return nil, t, err
+	}
+	resp, err := via.RoundTrip(req)
+	return resp, t, err
+}
+
+// request is the exchange's, once.
+func (c *client) request(ctx context.Context, x *exchange) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, x.method, c.base+x.path, nil)
+	if err != nil {
+		return nil, err
 	}
 	if x.method == http.MethodPost {
 		x.bodies.Add(1)
@@ -224,8 +232,7 @@ func (c *client) sendOnce(ctx context.Context, via *http.Transport, x *exchange)
 	if c.key != "" {
 		req.Header.Set("Authorization", "Bearer "+c.key)
 	}
-	resp, err := via.RoundTrip(req)
-	return resp, t, err
+	return req, nil
 }
 
 // requestBody tells when the transport is done with it, which may be after the
