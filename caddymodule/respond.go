@@ -31,7 +31,7 @@ type reply struct {
 	// mu guards the writer and what follows while pings are written.
 	mu     sync.Mutex
 	began  bool      // the client got a status
-	last   time.Time // when something was written to a stream
+	last   time.Time // when the last write to a stream began
 	ending bool      // what is written next is the end
 	before func(http.Header)
 	armed  time.Time // when the deadline for writing was set
@@ -85,13 +85,11 @@ func (p *reply) push(b []byte) error {
 		}
 		p.begin(http.StatusOK)
 	}
-	p.arm()
+	p.last = p.arm()
 	if _, err := p.w.Write(b); err != nil {
 		return err
 	}
-	err := p.rc.Flush()
-	p.last = time.Now()
-	return err
+	return p.rc.Flush()
 }
 
 // stuckLimit is how long one write may take: while a client does not read, its lane on
@@ -99,14 +97,13 @@ func (p *reply) push(b []byte) error {
 const stuckLimit = 2 * time.Minute
 
 // arm bounds the next write. A deadline that is set for each costs more than it is
-// worth: it stands between half the limit and all of it ahead.
-func (p *reply) arm() {
-	now := time.Now()
-	if now.Sub(p.armed) < stuckLimit/2 {
-		return
+// worth: it stands between half the limit and all of it ahead. arm returns the time.
+func (p *reply) arm() (now time.Time) {
+	if now = time.Now(); now.Sub(p.armed) >= stuckLimit/2 {
+		p.armed = now
+		_ = p.rc.SetWriteDeadline(now.Add(stuckLimit)) // not every writer has deadlines; those of the server remain
 	}
-	p.armed = now
-	_ = p.rc.SetWriteDeadline(now.Add(stuckLimit)) // not every writer has deadlines; those of the server remain
+	return now
 }
 
 // disarm leaves the connection as it was found.

@@ -31,6 +31,7 @@ func (g *generation) attempt(ctx context.Context) error {
 	a.Model, a.Unload = i.Model, s.claim.unloads()
 	a.Patience = s.patience()
 	var t meter
+	a.Measured = func(last Timings) { t.Timings = last }
 	n := s.claim.instance.node
 	err = n.link.Run(ctx, a, func(e Event) error {
 		n.hear()

@@ -82,6 +82,11 @@ type Assignment struct {
 
 	// Patience bounds silence. The manager sets it.
 	Patience Patience
+
+	// Measured, if not nil, may be told the last timings once, before Run returns and
+	// however it ended; events need not carry them then. The manager sets it: of the
+	// figures that come with every token it needs the last.
+	Measured func(Timings)
 }
 
 // EventKind says what an [Event] is.
@@ -104,7 +109,8 @@ type Event struct {
 	// Progress is set on an event that only tells how far the prefill is.
 	Progress *Progress
 
-	// Timings are the server's own figures, where the event carried them.
+	// Timings are the server's own figures, where the event carried them and
+	// [Assignment.Measured] is not told them.
 	Timings *Timings
 
 	// More says that the next event is here already and follows at once: what the

@@ -39,7 +39,7 @@ type waiting struct {
 	asked bool        // in this wait
 	limit time.Duration
 	due   time.Time
-	begun time.Time     // the wait
+	begun time.Time     // the wait; zero: it is in idle
 	idle  time.Duration // in the waits before this one, since the server worked
 }
 
@@ -57,20 +57,31 @@ func (w *waiting) start(limit time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.turn++
+	now := time.Now()
 	if w.works {
 		w.works, w.idle = false, 0
+	} else if !w.begun.IsZero() {
+		w.idle += now.Sub(w.begun)
 	}
-	w.on, w.asked, w.limit, w.begun = true, false, limit, time.Now()
-	w.wind(w.begun)
+	w.on, w.asked, w.limit, w.begun = true, false, limit, now
+	w.wind(now)
 }
 
-// stop ends a wait.
+// stop ends a wait. How long it was is reckoned by rested, or when the next one begins.
 func (w *waiting) stop() {
 	w.mu.Lock()
+	w.on = false
+	w.mu.Unlock()
+}
+
+// rested says that what came is to be taken by the client, and was no work. Of a wait
+// that ended with work nobody needs to know how long it was, and the clock is not read.
+func (w *waiting) rested() {
+	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.on {
-		w.on = false
+	if !w.begun.IsZero() {
 		w.idle += time.Since(w.begun)
+		w.begun = time.Time{}
 	}
 }
 

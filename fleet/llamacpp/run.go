@@ -31,7 +31,8 @@ var (
 )
 
 // Run posts the assignment and hands its events to take, as [fleet.Link] says.
-// Timings and Progress of an event are valid until take returns, as its Data is.
+// Timings and Progress of an event are valid until take returns, as its Data is. Timings
+// are decoded once, at the end, for an assignment that wants them measured.
 //
 // Statuses and error events become errors by the table of classify.go. An end of
 // the connection that is not the end of the body is a [*fleet.NodeLost], even after
@@ -50,12 +51,13 @@ func (l *Link) Run(ctx context.Context, a fleet.Assignment, take func(fleet.Even
 		return err
 	}
 	g := &generation{
-		link: l, outer: ctx, take: take, patience: a.Patience, model: a.Model,
+		link: l, outer: ctx, take: take, patience: a.Patience, model: a.Model, measured: a.Measured,
 		x: &exchange{
 			method: http.MethodPost, path: a.Path, accept: "text/event-stream",
 			contentType: a.ContentType, body: a.Body, wrote: make(chan struct{}),
 		},
 	}
+	g.figures.late = a.Measured != nil
 	g.ctx, g.cancel = l.bind(context.WithoutCancel(ctx))
 	g.clock = newWaiting(l.answers, func() { g.cancel(errStalled) })
 	g.parting = newParting(ctx, g.x, g.cancel)
@@ -73,6 +75,7 @@ type generation struct {
 	parting  *parting
 	patience fleet.Patience
 	take     func(fleet.Event) error
+	measured func(fleet.Timings) // told the last timings; nil: events carry them
 	model    string
 	x        *exchange
 
@@ -121,7 +124,7 @@ func (g *generation) send() (*http.Response, error) {
 	defer g.clock.stop()
 	arrived := make(chan head, 1)
 	if !g.link.start(func() {
-		resp, err := g.link.client.send(g.ctx, g.link.client.keep, g.x)
+		resp, err := g.link.client.stream(g.ctx, g.x)
 		arrived <- head{resp, err}
 	}) {
 		return nil, g.lost(context.Cause(g.ctx))
@@ -149,6 +152,9 @@ func (g *generation) send() (*http.Response, error) {
 // end lets go of all that the generation holds. The connection is closed before the
 // body: closing a body alone may read on.
 func (g *generation) end() {
+	if t, ok := g.figures.last(); ok {
+		g.measured(t)
+	}
 	if g.body != nil && g.outer.Err() != nil && g.parting.half() {
 		_, _ = io.Copy(io.Discard, g.body) // until the server closes its half
 	}
@@ -244,6 +250,9 @@ func isErrorEvent(data []byte) bool {
 func (g *generation) tell(e fleet.Event) error {
 	if g.outer.Err() != nil {
 		return context.Cause(g.outer)
+	}
+	if e.Kind != fleet.EventData {
+		g.clock.rested()
 	}
 	e.More = g.more
 	return g.take(e)

@@ -359,3 +359,39 @@ func TestBodyIsFreeWhenRunReturns(t *testing.T) {
 		}
 	}
 }
+
+func TestLastTimingsAreMeasuredHoweverTheRunEnds(t *testing.T) {
+	token := func(n int) string {
+		return chunk(fmt.Sprintf(`data: {"a":%d,"timings":{"cache_n":3,"prompt_n":6,"predicted_n":%d,"predicted_per_second":1.5}}`+"\n\n", n, n))
+	}
+	full := errors.New("full")
+	for _, tt := range []struct {
+		name, stream string
+		take         error // of the second token
+		want         []fleet.Timings
+	}{
+		{"whole", token(1) + token(2) + chunk("data: {\"a\":3}\n\n") + lastChunk, nil, []fleet.Timings{{Cached: 3, Prompt: 6, Predicted: 2, PredictedPerSecond: 1.5}}},
+		{"lost", token(1) + token(2) + token(3), nil, []fleet.Timings{{Cached: 3, Prompt: 6, Predicted: 3, PredictedPerSecond: 1.5}}},
+		{"not taken", token(1) + token(2) + token(3) + lastChunk, full, []fleet.Timings{{Cached: 3, Prompt: 6, Predicted: 2, PredictedPerSecond: 1.5}}},
+		{"nothing was told", chunk("data: {\"a\":1}\n\n") + lastChunk, nil, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var got []fleet.Timings
+			a := chat
+			a.Measured = func(last fleet.Timings) { got = append(got, last) }
+			s := streaming(t, streamHead+tt.stream, nil)
+			_ = newLink(t, Options{URL: s.url()}).Run(t.Context(), a, func(e fleet.Event) error {
+				if e.Timings != nil {
+					t.Errorf("%q has timings", e.Data)
+				}
+				if strings.HasPrefix(string(e.Data), `{"a":2`) {
+					return tt.take
+				}
+				return nil
+			})
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}

@@ -18,6 +18,10 @@ var (
 type figures struct {
 	timings  fleet.Timings
 	progress fleet.Progress
+	layout   layout
+
+	late bool   // timings are kept as they came, until somebody asks for the last
+	kept []byte // an object of timings, and what stands behind it; empty: none came
 }
 
 // read finds the figures in a payload. Timings beside progress are those of the
@@ -43,37 +47,128 @@ func (f *figures) read(data []byte) (*fleet.Timings, *fleet.Progress) {
 	if timings < 0 {
 		return nil, nil
 	}
-	f.timings = readTimings(data[timings:])
+	if f.late {
+		f.kept = append(f.kept[:0], data[timings:]...)
+		return nil, nil
+	}
+	if object := data[timings:]; !f.layout.follow(object, &f.timings) {
+		f.timings = f.layout.read(object)
+	}
 	return &f.timings, nil
 }
 
-func readTimings(object []byte) (t fleet.Timings) {
+// last returns the timings that were kept, if there are some.
+func (f *figures) last() (t fleet.Timings, ok bool) {
+	if len(f.kept) == 0 {
+		return t, false
+	}
+	return f.layout.read(f.kept), true
+}
+
+// timing is a member of timings.
+type timing uint8
+
+const (
+	timingOther timing = iota
+	timingCached
+	timingPrompt
+	timingPromptRate
+	timingPredicted
+	timingPredictedRate
+)
+
+func timingOf(name []byte) timing {
+	switch string(name) {
+	case "cache_n":
+		return timingCached
+	case "prompt_n":
+		return timingPrompt
+	case "prompt_per_second":
+		return timingPromptRate
+	case "predicted_n":
+		return timingPredicted
+	case "predicted_per_second":
+		return timingPredictedRate
+	}
+	return timingOther
+}
+
+// set takes the value of a member.
+func (is timing) set(t *fleet.Timings, value []byte) {
+	switch is {
+	case timingCached:
+		t.Cached = tokens(value)
+	case timingPrompt:
+		t.Prompt = tokens(value)
+	case timingPromptRate:
+		t.PromptPerSecond = rate(value)
+	case timingPredicted:
+		t.Predicted = tokens(value)
+	case timingPredictedRate:
+		t.PredictedPerSecond = rate(value)
+	}
+}
+
+// layout is what the timings of an answer have in common, chunk after chunk: all but
+// their values. To compare it costs less than to read the names, and tells as much.
+type layout struct {
+	between []byte   // what stands before each value, one after the other
+	ends    []int    // where in between that of a value ends
+	members []timing // whose value it is
+
+	promptRate []byte // as it was written; it stays what it is once the prompt was read
+}
+
+// read reads an object of timings, and keeps its layout.
+func (l *layout) read(object []byte) (t fleet.Timings) {
+	l.between, l.ends, l.members, l.promptRate = l.between[:0], l.ends[:0], l.members[:0], l.promptRate[:0]
+	at := 0
 	for m := (members{rest: object}); m.next(); {
-		switch string(m.name) {
-		case "cache_n":
-			t.Cached = m.tokens()
-		case "prompt_n":
-			t.Prompt = m.tokens()
-		case "predicted_n":
-			t.Predicted = m.tokens()
-		case "prompt_per_second":
-			t.PromptPerSecond = m.rate()
-		case "predicted_per_second":
-			t.PredictedPerSecond = m.rate()
+		is, end := timingOf(m.name), len(object)-len(m.rest)
+		is.set(&t, m.value)
+		if is == timingPromptRate {
+			l.promptRate = append(l.promptRate[:0], m.value...)
 		}
+		l.between = append(l.between, object[at:end-len(m.value)]...)
+		l.ends, l.members = append(l.ends, len(l.between)), append(l.members, is)
+		at = end
 	}
 	return t
+}
+
+// follow reads an object into t, which holds the one before, if it has that one's layout
+// and no more than that.
+func (l *layout) follow(object []byte, t *fleet.Timings) bool {
+	from := 0
+	for k, end := range l.ends {
+		rest, ok := bytes.CutPrefix(object, l.between[from:end])
+		if !ok {
+			return false
+		}
+		value := rest[:plainEnd(rest)]
+		if len(value) == 0 {
+			return false
+		}
+		if is := l.members[k]; is != timingPromptRate || !bytes.Equal(value, l.promptRate) {
+			is.set(t, value)
+			if is == timingPromptRate {
+				l.promptRate = append(l.promptRate[:0], value...)
+			}
+		}
+		object, from = rest[len(value):], end
+	}
+	return from > 0 && len(object) > 0 && object[0] == '}'
 }
 
 func readProgress(object []byte) (p fleet.Progress) {
 	for m := (members{rest: object}); m.next(); {
 		switch string(m.name) {
 		case "total":
-			p.Total = m.tokens()
+			p.Total = tokens(m.value)
 		case "cache":
-			p.Cached = m.tokens()
+			p.Cached = tokens(m.value)
 		case "processed":
-			p.Processed = m.tokens()
+			p.Processed = tokens(m.value)
 		}
 	}
 	return p
@@ -105,15 +200,22 @@ func (m *members) next() bool {
 		return false
 	}
 	b = skip(b[1:])
-	n := 0
-	for n < len(b) && plain[b[n]] {
-		n++
-	}
+	n := plainEnd(b)
 	if n == 0 {
 		return false
 	}
 	m.value, m.rest = b[:n], b[n:]
 	return true
+}
+
+// plainEnd is where the plain value ends that b begins with.
+func plainEnd(b []byte) int {
+	for n, c := range b {
+		if !plain[c] {
+			return n
+		}
+	}
+	return len(b)
 }
 
 // skip returns b without the white space at its beginning.
@@ -132,14 +234,14 @@ var plain = func() (is [256]bool) {
 	return is
 }()
 
-// tokens is the value as a count; 0 where it is none.
-func (m *members) tokens() fleet.Tokens {
+// tokens is a value as a count; 0 where it is none.
+func tokens(value []byte) fleet.Tokens {
 	const digits = 18 // more do not fit
-	if len(m.value) > digits {
+	if len(value) > digits {
 		return 0
 	}
 	var n fleet.Tokens
-	for _, c := range m.value {
+	for _, c := range value {
 		if c < '0' || c > '9' {
 			return 0
 		}
@@ -148,12 +250,12 @@ func (m *members) tokens() fleet.Tokens {
 	return n
 }
 
-// rate is the value as a speed; 0 where it is none: null, for one.
-func (m *members) rate() float64 {
-	if len(m.value) > 32 || m.value[0] < '0' || m.value[0] > '9' {
+// rate is a value as a speed; 0 where it is none: null, for one.
+func rate(value []byte) float64 {
+	if len(value) > 32 || value[0] < '0' || value[0] > '9' {
 		return 0
 	}
-	f, err := strconv.ParseFloat(string(m.value), 64)
+	f, err := strconv.ParseFloat(string(value), 64)
 	if err != nil {
 		return 0
 	}

@@ -44,6 +44,9 @@ type client struct {
 	port string // of the URL; empty: a socket
 	key  string
 
+	dial dialFunc
+	addr string // that streams are asked for at, as direct.go says; empty: through keep
+
 	keep  *http.Transport // keeps connections for idleLimit
 	fresh *http.Transport // a new connection for each request
 }
@@ -65,6 +68,7 @@ func newClient(o Options, dial dialFunc) (*client, error) {
 		tcp := dial
 		dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return tcp(ctx, "unix", socket) }
 	}
+	c.dial = dial
 	c.keep = newTransport(o.TLS, dial)
 	c.fresh = newTransport(o.TLS, dial)
 	c.fresh.DisableKeepAlives = true
@@ -77,7 +81,7 @@ func (c *client) locate(raw string) (socket string, err error) {
 		if !strings.HasPrefix(rest, "/") || len(rest) == 1 {
 			return "", fmt.Errorf("url %q: a socket is written unix//path/to.sock, with its whole path", raw)
 		}
-		c.base = "http://localhost"
+		c.base, c.addr = "http://localhost", "localhost:80"
 		return rest, nil
 	}
 	u, err := url.Parse(raw)
@@ -99,7 +103,13 @@ func (c *client) locate(raw string) (socket string, err error) {
 	if c.port == "" {
 		c.port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
 	}
-	c.base = u.Scheme + "://" + u.Host + strings.TrimRight(u.EscapedPath(), "/")
+	host := strings.TrimSuffix(u.Host, ":")
+	c.base = u.Scheme + "://" + host + strings.TrimRight(u.EscapedPath(), "/")
+	// Names in other scripts and zones of addresses are written otherwise to dial them:
+	// that is left to the transport.
+	if u.Scheme == "http" && !strings.ContainsFunc(host, func(r rune) bool { return r == '%' || r > 0x7f }) {
+		c.addr = net.JoinHostPort(u.Hostname(), c.port)
+	}
 	return "", nil
 }
 
@@ -141,6 +151,13 @@ type exchange struct {
 	wrote  chan struct{}            // closed when it was sent; nil: nobody asks
 	once   sync.Once                // closes wrote
 	ended  atomic.Bool              // let go of: it is not sent again
+}
+
+// isWritten says that it was sent, or that it cannot be.
+func (x *exchange) isWritten() {
+	if x.wrote != nil {
+		x.once.Do(func() { close(x.wrote) })
+	}
 }
 
 // letGo says on the connection that nothing more will be asked, once the request is
@@ -187,16 +204,22 @@ func (c *client) sendOnce(ctx context.Context, via *http.Transport, x *exchange)
 			t.reused.Store(i.Reused)
 			x.conn.Store(&i.Conn)
 		},
-		WroteRequest: func(httptrace.WroteRequestInfo) {
-			if x.wrote != nil {
-				x.once.Do(func() { close(x.wrote) })
-			}
-		},
+		WroteRequest:         func(httptrace.WroteRequestInfo) { x.isWritten() },
 		GotFirstResponseByte: func() { t.answered.Store(true) },
 	})
-	req, err := http.NewRequestWithContext(ctx, x.method, c.base+x.path, nil)
+	req, err := c.request(ctx, x)
 	if err != nil {
 		return nil, t, err
+	}
+	resp, err := via.RoundTrip(req)
+	return resp, t, err
+}
+
+// request is the exchange's, once.
+func (c *client) request(ctx context.Context, x *exchange) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, x.method, c.base+x.path, nil)
+	if err != nil {
+		return nil, err
 	}
 	if x.method == http.MethodPost {
 		x.bodies.Add(1)
@@ -209,8 +232,7 @@ func (c *client) sendOnce(ctx context.Context, via *http.Transport, x *exchange)
 	if c.key != "" {
 		req.Header.Set("Authorization", "Bearer "+c.key)
 	}
-	resp, err := via.RoundTrip(req)
-	return resp, t, err
+	return req, nil
 }
 
 // requestBody tells when the transport is done with it, which may be after the

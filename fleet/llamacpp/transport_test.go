@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -35,9 +36,9 @@ func writeStream(w http.ResponseWriter) {
 func discard(fleet.Event) error { return nil }
 
 func TestOnlyOurOwnHeadersAreSent(t *testing.T) {
-	var got http.Header
+	came := make(chan http.Header, 1)
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		got = r.Header
+		came <- r.Header
 		w.Header().Set("Set-Cookie", "a=b")
 		writeStream(w)
 	})
@@ -46,6 +47,7 @@ func TestOnlyOurOwnHeadersAreSent(t *testing.T) {
 		if err := l.Run(t.Context(), chat, discard); err != nil {
 			t.Fatal(err)
 		}
+		got := <-came
 		want := []string{"Accept", "Authorization", "Content-Length", "Content-Type", "User-Agent"}
 		if keys := slices.Sorted(maps.Keys(got)); !slices.Equal(keys, want) {
 			t.Errorf("got headers %v, want %v", keys, want)
@@ -80,11 +82,14 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 }
 
 func TestKeyGoesToItsNodeOnly(t *testing.T) {
+	var mu sync.Mutex
 	keys := make(map[string][]string)
 	var urls []string
 	for _, name := range []string{"a", "b"} {
 		s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
 			keys[name] = append(keys[name], r.Header.Get("Authorization"))
+			mu.Unlock()
 			writeStream(w)
 		})
 		urls = append(urls, s.URL)
@@ -96,12 +101,19 @@ func TestKeyGoesToItsNodeOnly(t *testing.T) {
 		}
 		_, _ = l.Call(t.Context(), fleet.Call{Op: fleet.OpProbe})
 	}
+	mu.Lock()
+	defer mu.Unlock()
 	if len(keys["a"]) < 3 || slices.ContainsFunc(keys["a"], func(k string) bool { return k != "Bearer s3cret" }) {
 		t.Errorf("the node with a key got %q", keys["a"])
 	}
 	if len(keys["b"]) < 3 || slices.ContainsFunc(keys["b"], func(k string) bool { return k != "" }) {
 		t.Errorf("the node without a key got %q", keys["b"])
 	}
+}
+
+// ask is a call, for which a connection may have been kept.
+func ask(body []byte) fleet.Call {
+	return fleet.Call{Op: fleet.OpAsk, Method: http.MethodPost, Path: "/tokenize", Body: body}
 }
 
 // staleServer keeps its first connection after the first answer, and breaks it when
@@ -141,13 +153,9 @@ func TestStaleConnectionIsReplacedOnce(t *testing.T) {
 			if _, err := l.get(t.Context(), "/props"); err != nil {
 				t.Fatal(err)
 			}
-			a := fleet.Assignment{Path: "/v1/chat/completions", Body: bytes.Repeat([]byte("a long prompt "), 1000)}
-			var h heard
-			if err := l.Run(t.Context(), a, h.take); err != nil {
-				t.Fatal(err)
-			}
-			if len(h.data()) != 1 {
-				t.Errorf("got %d events, want 1", len(h.data()))
+			a := ask(bytes.Repeat([]byte("a long text "), 1000))
+			if r, err := l.Call(t.Context(), a); err != nil || string(r.Body) != okStream {
+				t.Fatalf("got %q, %v", r.Body, err)
 			}
 			s.close()
 			close(bodies)
@@ -181,8 +189,7 @@ func TestConnectionThatBreaksInALongBodyIsReplaced(t *testing.T) {
 	if _, err := l.get(t.Context(), "/props"); err != nil {
 		t.Fatal(err)
 	}
-	a := fleet.Assignment{Path: "/v1/chat/completions", Body: make([]byte, 32<<20)}
-	if err := l.Run(t.Context(), a, discard); err != nil {
+	if _, err := l.Call(t.Context(), ask(make([]byte, 32<<20))); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -214,7 +221,8 @@ func TestKeptConnectionThatBreaksInTheAnswerIsNotReplaced(t *testing.T) {
 	if _, err := l.get(t.Context(), "/props"); err != nil {
 		t.Fatal(err)
 	}
-	wantLost(t, l.Run(t.Context(), chat, discard), fleet.CauseClosed)
+	_, err := l.Call(t.Context(), ask([]byte("{}")))
+	wantLost(t, err, fleet.CauseClosed)
 	if n.Load() != 1 {
 		t.Fatalf("the server saw %d requests, want 1", n.Load())
 	}

@@ -2,19 +2,22 @@ package openai
 
 import "bytes"
 
-// alike is what a chunk says besides its text and the numbers of its timings. The
-// chunks of an answer mostly have that in common, byte for byte: to compare it costs
-// less than to scan it, and proves as much.
+// alike is what a chunk says besides its text and the numbers of its timings that grow with
+// it. The chunks of an answer mostly have that in common, byte for byte: to compare it
+// costs less than to scan it, and proves as much.
 type alike struct {
-	rest []byte // all but those; empty: there is nothing to compare
-	gaps []int  // where in rest they stood: the text, then the numbers
+	rest    []byte // all but those; empty: there is nothing to compare
+	gaps    []int  // where in rest they stood: the text, then the numbers
+	growing []int  // which of the chunk's numbers these are
+
+	follows bool // the present chunk has all of that from the one before
 }
 
 // remember keeps what the chunks after this one may have in common with it, if all it
 // brings is a text.
 func (c *chunk) remember() {
 	l := &c.alike
-	l.rest, l.gaps = l.rest[:0], l.gaps[:0]
+	l.rest, l.gaps, l.growing = l.rest[:0], l.gaps[:0], l.growing[:0]
 	text := c.onlyText()
 	if text == nil {
 		return
@@ -23,10 +26,23 @@ func (c *chunk) remember() {
 		return
 	}
 	at := l.cut(c.data, 0, *text)
-	for _, n := range c.numbers {
-		at = l.cut(c.data, at, n)
+	for k, n := range c.numbers {
+		if !c.ofPrompt(k) {
+			at = l.cut(c.data, at, n)
+			l.growing = append(l.growing, k)
+		}
 	}
 	l.rest = append(l.rest, c.data[at:]...)
+}
+
+// ofPrompt reports whether a number is one that stays the same once the prompt was read.
+func (c *chunk) ofPrompt(number int) bool {
+	for _, is := range []timing{timingCache, timingPromptN, timingPromptMs} {
+		if c.told[is] == number+1 {
+			return true
+		}
+	}
+	return false
 }
 
 // cut appends what stands before a gap, and returns where the gap ends.
@@ -83,7 +99,7 @@ func beginsNumber(c byte) bool { return c == '-' || '0' <= c && c <= '9' }
 // for any other.
 func (c *chunk) follow(data []byte) bool {
 	l := &c.alike
-	if len(l.rest) == 0 {
+	if l.follows = false; len(l.rest) == 0 {
 		return false
 	}
 	s := scanner{b: data}
@@ -97,12 +113,12 @@ func (c *chunk) follow(data []byte) bool {
 		}
 		at := s.i
 		s.number()
-		c.numbers[k] = span{at, s.i}
+		c.numbers[l.growing[k]] = span{at, s.i}
 	}
 	if !s.past(l.rest[l.gaps[len(l.gaps)-1]:]) || s.fault != "" || s.i < len(data) {
 		return false
 	}
-	c.data = data
+	c.data, l.follows = data, true
 	c.move(text, was)
 	return true
 }
@@ -116,12 +132,13 @@ func (s *scanner) past(b []byte) bool {
 	return true
 }
 
-// numbersEnd is where the last number of the timings ends.
+// numbersEnd is where the last number that grows ends.
 func (c *chunk) numbersEnd() int {
-	if len(c.numbers) == 0 {
+	g := c.alike.growing
+	if len(g) == 0 {
 		return len(c.data)
 	}
-	return c.numbers[len(c.numbers)-1].to
+	return c.numbers[g[len(g)-1]].to
 }
 
 // move puts the text in its place, and all that stands behind it or behind the numbers,

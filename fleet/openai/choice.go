@@ -68,8 +68,7 @@ type mark struct {
 
 	tokens int64
 	told   bool // tokens is what the server said with the last text
-	ms     float64
-	hasMs  bool
+	ms     decimal
 }
 
 // sent is the text that the present attempt was given to go on with.
@@ -116,7 +115,7 @@ type relay struct {
 func (r *relay) begin(i fleet.Instance, w way) {
 	if r.done.text {
 		f := r.cur
-		f.predictedMs, f.hasMs = r.done.ms, r.done.hasMs
+		f.predictedMs = r.done.ms
 		if r.repeats {
 			r.past = past{}
 		}
@@ -130,6 +129,7 @@ func (r *relay) begin(i fleet.Instance, w way) {
 	}
 	r.cur, r.now, r.done, r.sent = figures{}, mark{usage: r.done.usage}, mark{usage: r.done.usage}, sent{}
 	r.blocks = blocks{}
+	r.chunk.alike.rest = r.chunk.alike.rest[:0] // figures were found in what came before, by another node
 	for k := range r.choices {
 		r.choices[k].begin(r)
 	}

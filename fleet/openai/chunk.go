@@ -1,9 +1,6 @@
 package openai
 
-import (
-	"bytes"
-	"strconv"
-)
+import "bytes"
 
 // chunk is what one scan found in an SSE payload. It is reused: scanning in the
 // steady state allocates nothing.
@@ -75,7 +72,7 @@ func (c *chunk) scan(a api, data []byte) bool {
 	}
 	*c = chunk{
 		data: data, parts: c.parts[:0], numbers: c.numbers[:0],
-		alike: alike{rest: c.alike.rest[:0], gaps: c.alike.gaps[:0]},
+		alike: alike{rest: c.alike.rest[:0], gaps: c.alike.gaps[:0], growing: c.alike.growing[:0]},
 	}
 	s := scanner{b: data}
 	switch a {
@@ -251,15 +248,6 @@ func figure(v []byte) (n int64) {
 		return -n
 	}
 	return n
-}
-
-// real reads a number that a server wrote; null and the like are 0, and unknown.
-func real(v []byte) (float64, bool) {
-	if len(v) == 0 {
-		return 0, false
-	}
-	f, err := strconv.ParseFloat(string(v), 64)
-	return f, err == nil
 }
 
 // oneLine makes the payload that dst ends with fit one line of an event. A newline

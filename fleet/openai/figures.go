@@ -13,12 +13,35 @@ type figures struct {
 	hasCached bool
 
 	promptN  int64 // prompt tokens it computed
-	promptMs float64
-	hasWork  bool // promptN and promptMs are known
+	promptMs decimal
 
 	predicted   int64
-	predictedMs float64
-	hasMs       bool
+	predictedMs decimal
+}
+
+// decimal is a number as a server wrote it. Times come with every token, and few are ever
+// reckoned with.
+type decimal struct {
+	written [24]byte // enough for what a float64 holds
+	n       uint8    // 0: unknown
+}
+
+func decimalOf(v []byte) (d decimal) {
+	if len(v) > len(d.written) {
+		f, err := strconv.ParseFloat(string(v), 64)
+		if err != nil {
+			return d
+		}
+		v = strconv.AppendFloat(nil, f, 'g', -1, 64)
+	}
+	d.n = uint8(copy(d.written[:], v))
+	return d
+}
+
+// value reads the number; null and the like are 0, and unknown.
+func (d *decimal) value() (float64, bool) {
+	f, err := strconv.ParseFloat(string(d.written[:d.n]), 64)
+	return f, err == nil
 }
 
 // noteTimings reads llama-server's timings, any figure of which may be null, and
@@ -33,15 +56,16 @@ func (f *figures) noteTimings(c *chunk) (ok bool) {
 		}
 		return nil
 	}
-	if n := number(timingPromptN); n != nil && figure(n) >= 0 {
+	// What follows has the figures of the prompt in common with the chunk before.
+	if n := number(timingPromptN); !c.alike.follows && n != nil && figure(n) >= 0 {
 		f.promptN = figure(n)
-		f.promptMs, f.hasWork = real(number(timingPromptMs))
+		f.promptMs = decimalOf(number(timingPromptMs))
 		if cache := number(timingCache); cache != nil && figure(cache) >= 0 {
 			f.cached, f.hasCached = fleet.Tokens(figure(cache)), true
 			f.prompt = f.cached + fleet.Tokens(f.promptN)
 		}
 	}
-	f.predictedMs, f.hasMs = real(number(timingPredictedMs))
+	f.predictedMs = decimalOf(number(timingPredictedMs))
 	predicted := number(timingPredicted)
 	if predicted == nil {
 		return false
@@ -134,8 +158,9 @@ func (p *past) fold(f figures, tokens int64) {
 	}
 	p.nodes++
 	p.tokens += tokens
-	p.ms += f.predictedMs
-	p.noMs = p.noMs || !f.hasMs
+	ms, ok := f.predictedMs.value()
+	p.ms += ms
+	p.noMs = p.noMs || !ok
 }
 
 // appendUsage appends the usage of an answer; details only where cached is known.
@@ -156,13 +181,15 @@ func appendUsage(dst []byte, f figures, completion int64) []byte {
 // appends nothing where a figure is unknown.
 func (p *past) appendTimings(dst []byte, now figures) []byte {
 	f := p.first
-	if !f.hasWork || !f.hasCached || !now.hasMs || p.noMs {
+	work, ok := f.promptMs.value()
+	last, told := now.predictedMs.value()
+	if !ok || !f.hasCached || !told || p.noMs {
 		return dst
 	}
-	n, ms := p.tokens+now.predicted, p.ms+now.predictedMs
+	n, ms := p.tokens+now.predicted, p.ms+last
 	dst = strconv.AppendInt(append(dst, `{"cache_n":`...), int64(f.cached), 10)
 	dst = strconv.AppendInt(append(dst, `,"prompt_n":`...), f.promptN, 10)
-	dst = appendWork(dst, "prompt", f.promptN, f.promptMs)
+	dst = appendWork(dst, "prompt", f.promptN, work)
 	dst = strconv.AppendInt(append(dst, `,"predicted_n":`...), n, 10)
 	dst = appendWork(dst, "predicted", n-int64(p.nodes)-1, ms)
 	return append(dst, '}')

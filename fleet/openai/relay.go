@@ -100,12 +100,12 @@ func (r *relay) noteFigures(c *chunk, told *fleet.Timings) (counted bool) {
 	case c.timings.ok():
 		counted = r.cur.noteTimings(c)
 	case told != nil:
-		r.cur.predicted, r.cur.hasMs, counted = int64(told.Predicted), false, true
+		r.cur.predicted, r.cur.predictedMs, counted = int64(told.Predicted), decimal{}, true
 	}
 	if c.flat {
 		r.cur.notePrompt(c)
 		if c.predicted > 0 && !counted {
-			r.cur.predicted, r.cur.hasMs, counted = c.predicted, false, true
+			r.cur.predicted, r.cur.predictedMs, counted = c.predicted, decimal{}, true
 		}
 	}
 	return counted
@@ -298,10 +298,10 @@ func (r *relay) count(expect int, counted bool, chunks int64) {
 	r.now.told = counted && expect == 1
 	if !r.now.told {
 		r.now.tokens += chunks
-		r.now.hasMs = false
+		r.now.ms = decimal{}
 		return
 	}
-	r.now.tokens, r.now.ms, r.now.hasMs = r.cur.predicted, r.cur.predictedMs, r.cur.hasMs
+	r.now.tokens, r.now.ms = r.cur.predicted, r.cur.predictedMs
 }
 
 // holds reports whether the chunk waits for the finish: tool calls do, and all of
