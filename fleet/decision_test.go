@@ -83,7 +83,7 @@ func fillWarm(m *Manager, a *Applied, r *rand.Rand) {
 		i := n.instances[0]
 		i.Context, i.KVUnified = 2*million*blockTokens/Tokens(len(a.nodes)), true
 	}
-	for at := 0; m.warm.index.pairs.used <= million; at++ {
+	for at := 0; m.warm.index.pairs.used() <= million; at++ {
 		i := a.nodes[at%len(a.nodes)].instances[0]
 		m.warm.index.ran(m.warmID(i), longPrompt(r, 64), i.cacheBlocks())
 	}

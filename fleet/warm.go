@@ -25,9 +25,9 @@ import (
 // entries, the pairs of a block and an instance and the sequences, each of which takes
 // pairBytes at most.
 type warmIndex struct {
-	pairs     pairStore
+	pairs     store[pairID, pair]
 	blocks    blockTable
-	sequences sequenceStore
+	sequences store[sequenceID, sequence]
 
 	limit     int // of entries
 	instances []warmInstance
@@ -131,7 +131,7 @@ func (w *warmIndex) look(blocks []uint64) {
 		w.reach[id] = 0
 	}
 	w.holders = w.holders[:0]
-	if len(blocks) == 0 || w.pairs.used == 0 {
+	if len(blocks) == 0 || w.pairs.used() == 0 {
 		return
 	}
 	blocks = blocks[:min(len(blocks), maxBlocks)]
@@ -239,5 +239,5 @@ func (w *warmIndex) forget(id warmID) {
 
 // size is the number of pairs and the memory in bytes that all takes.
 func (w *warmIndex) size() (pairs int, bytes int64) {
-	return w.pairs.used, w.pairs.bytes() + w.blocks.bytes() + w.sequences.bytes()
+	return w.pairs.used(), w.pairs.bytes(pairSize) + w.blocks.bytes() + w.sequences.bytes(sequenceSize)
 }

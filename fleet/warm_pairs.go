@@ -66,42 +66,6 @@ func span(j int) int {
 	return 2 << ((j - eachMarks) / partMarks)
 }
 
-// pairStore holds pairs in pages, which never move: growing copies nothing.
-type pairStore struct {
-	pages [][]pair
-	free  pairID // the first of those given back, by next
-	used  int
-	made  pairID // handed out once, given back or not
-}
-
-const pageBits = 12
-
-func (s *pairStore) at(p pairID) *pair { return &s.pages[p>>pageBits][p&(1<<pageBits-1)] }
-
-// take returns a pair that nobody uses.
-func (s *pairStore) take() pairID {
-	s.used++
-	if p := s.free; p != 0 {
-		s.free = s.at(p).next
-		*s.at(p) = pair{}
-		return p
-	}
-	s.made++
-	if int(s.made>>pageBits) >= len(s.pages) {
-		s.pages = append(s.pages, make([]pair, 1<<pageBits))
-	}
-	return s.made
-}
-
-// giveBack makes the pair free.
-func (s *pairStore) giveBack(p pairID) {
-	s.used--
-	s.at(p).next = s.free
-	s.free = p
-}
-
-func (s *pairStore) bytes() int64 { return int64(len(s.pages)) << pageBits * pairSize }
-
 // blockTable finds the pairs of a block: open addressing with linear probing. It is
 // made once, as large as the limit needs, so that no request waits for it to grow.
 type blockTable struct {
@@ -122,7 +86,7 @@ func (t *blockTable) bytes() int64 { return int64(len(t.slots)) * 4 }
 func (t *blockTable) home(hash uint64) int { return int(hash * 0x9e3779b97f4a7c15 >> t.shift) }
 
 // slot returns the slot of the block, or the free one where it would be put.
-func (t *blockTable) slot(s *pairStore, hash uint64) int {
+func (t *blockTable) slot(s *store[pairID, pair], hash uint64) int {
 	i := t.home(hash)
 	for t.slots[i] != 0 && s.at(t.slots[i]).hash() != hash {
 		i = (i + 1) & (len(t.slots) - 1)
@@ -131,7 +95,7 @@ func (t *blockTable) slot(s *pairStore, hash uint64) int {
 }
 
 // first returns the first pair of the block; 0: nobody holds it.
-func (t *blockTable) first(s *pairStore, hash uint64) pairID {
+func (t *blockTable) first(s *store[pairID, pair], hash uint64) pairID {
 	if len(t.slots) == 0 {
 		return 0
 	}
@@ -139,7 +103,7 @@ func (t *blockTable) first(s *pairStore, hash uint64) pairID {
 }
 
 // holders is how many instances hold the block.
-func (t *blockTable) holders(s *pairStore, hash uint64) int {
+func (t *blockTable) holders(s *store[pairID, pair], hash uint64) int {
 	p := t.first(s, hash)
 	if p == 0 {
 		return 0
@@ -148,7 +112,7 @@ func (t *blockTable) holders(s *pairStore, hash uint64) int {
 }
 
 // add puts a pair, whose hash is set, to those of its block.
-func (t *blockTable) add(s *pairStore, limit int, p pairID) {
+func (t *blockTable) add(s *store[pairID, pair], limit int, p pairID) {
 	if len(t.slots) == 0 {
 		t.make(limit)
 	}
@@ -162,7 +126,7 @@ func (t *blockTable) add(s *pairStore, limit int, p pairID) {
 }
 
 // remove takes a pair from those of its block.
-func (t *blockTable) remove(s *pairStore, p pairID) {
+func (t *blockTable) remove(s *store[pairID, pair], p pairID) {
 	x := s.at(p)
 	i := t.slot(s, x.hash())
 	if t.slots[i] != p {
@@ -183,7 +147,7 @@ func (t *blockTable) remove(s *pairStore, p pairID) {
 
 // close moves the blocks that follow a slot that became free, so that they are
 // found without it.
-func (t *blockTable) close(s *pairStore, gap int) {
+func (t *blockTable) close(s *store[pairID, pair], gap int) {
 	mask := len(t.slots) - 1
 	for i := (gap + 1) & mask; t.slots[i] != 0; i = (i + 1) & mask {
 		home := t.home(s.at(t.slots[i]).hash())

@@ -3,7 +3,6 @@ package fleet
 import (
 	"encoding/binary"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -12,7 +11,7 @@ import (
 
 // A record is what is written of one instance: a version, when it was written, the
 // confidence in the instance, its room, its sequences from the newest to the oldest,
-// and a checksum. A sequence is the hashes of its marks from the first to the last, the
+// and a checksum. A sequence is the hashes of its marks from the last to the first, the
 // room that it takes, its length, and how many marks there are. All numbers are
 // little-endian.
 const (
@@ -59,7 +58,6 @@ func (w *warmIndex) record(id warmID, buf []byte, now time.Time) []byte {
 				buf = buf[:at]
 				break
 			}
-			reverseHashes(buf[at:])
 			buf = binary.LittleEndian.AppendUint32(buf, x.takes)
 			buf = binary.LittleEndian.AppendUint32(buf, x.whole)
 			buf = binary.LittleEndian.AppendUint32(buf, uint32(marks))
@@ -96,7 +94,7 @@ func (w *warmIndex) restore(k warmKey, rec []byte, now time.Time) bool {
 		return true
 	}
 	w.instances[id].confidence, w.instances[id].room = confidence, int(room)
-	for _, s := range slices.Backward(sequences) {
+	for _, s := range sequences {
 		w.adopt(id, s)
 	}
 	return true
@@ -108,8 +106,8 @@ type recorded struct {
 	takes, whole uint32
 }
 
-// split finds the sequences in the part of a record that has them. false: it is no such
-// part.
+// split finds the sequences in the part of a record that has them, the oldest first, for
+// it is read from its end. false: it is no such part.
 func split(body []byte) (all []recorded, ok bool) {
 	for len(body) > 0 {
 		if len(body) < recordSequence {
@@ -124,13 +122,12 @@ func split(body []byte) (all []recorded, ok bool) {
 		all = append(all, recorded{hashes[from:], binary.LittleEndian.Uint32(tail), binary.LittleEndian.Uint32(tail[4:])})
 		body = body[:from]
 	}
-	slices.Reverse(all) // it was read from its end
 	return all, true
 }
 
 // adopt takes in a sequence that was recorded, as the newest of the idle ones.
 func (w *warmIndex) adopt(id warmID, s recorded) {
-	hash := func(j int) uint64 { return binary.LittleEndian.Uint64(s.hashes[8*j:]) }
+	hash := func(j int) uint64 { return binary.LittleEndian.Uint64(s.hashes[len(s.hashes)-8*(j+1):]) }
 	n, _ := w.plant(id, min(len(s.hashes)/8, marks(maxBlocks)), hash)
 	if n == 0 {
 		return
@@ -139,15 +136,6 @@ func (w *warmIndex) adopt(id warmID, s recorded) {
 	x.takes, x.whole = min(s.takes, maxBlocks), min(s.whole, maxBlocks)
 	i.held += int(x.takes)
 	w.settle(i, n)
-}
-
-// reverseHashes puts hashes in the opposite order.
-func reverseHashes(b []byte) {
-	for i, j := 0, len(b)-8; i < j; i, j = i+8, j-8 {
-		x, y := binary.LittleEndian.Uint64(b[i:]), binary.LittleEndian.Uint64(b[j:])
-		binary.LittleEndian.PutUint64(b[i:], y)
-		binary.LittleEndian.PutUint64(b[j:], x)
-	}
 }
 
 // changedRecords returns the ids of the instances that have changed since it was last

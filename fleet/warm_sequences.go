@@ -28,41 +28,6 @@ const mostSequences = math.MaxUint16
 // sequenceSize is how many bytes a sequence takes in the store.
 const sequenceSize = 28
 
-// sequenceStore holds sequences in pages, as pairStore does pairs.
-type sequenceStore struct {
-	pages [][]sequence
-	free  sequenceID // the first of those given back, by older
-	used  int
-	made  sequenceID // handed out once, given back or not
-}
-
-const sequencePageBits = 8 // there are far fewer than pairs
-
-func (s *sequenceStore) at(n sequenceID) *sequence {
-	return &s.pages[n>>sequencePageBits][n&(1<<sequencePageBits-1)]
-}
-
-func (s *sequenceStore) take() sequenceID {
-	s.used++
-	if n := s.free; n != 0 {
-		s.free = s.at(n).older
-		return n
-	}
-	s.made++
-	if int(s.made>>sequencePageBits) >= len(s.pages) {
-		s.pages = append(s.pages, make([]sequence, 1<<sequencePageBits))
-	}
-	return s.made
-}
-
-func (s *sequenceStore) giveBack(n sequenceID) {
-	s.used--
-	*s.at(n) = sequence{older: s.free}
-	s.free = n
-}
-
-func (s *sequenceStore) bytes() int64 { return int64(len(s.pages)) << sequencePageBits * sequenceSize }
-
 // sequenceList is some of an instance's sequences, in the order in which they were put
 // there.
 type sequenceList struct {
@@ -70,7 +35,7 @@ type sequenceList struct {
 	len            int
 }
 
-func (l *sequenceList) put(s *sequenceStore, n sequenceID) {
+func (l *sequenceList) put(s *store[sequenceID, sequence], n sequenceID) {
 	x := s.at(n)
 	x.older, x.newer = l.newest, 0
 	if l.newest != 0 {
@@ -82,7 +47,7 @@ func (l *sequenceList) put(s *sequenceStore, n sequenceID) {
 	l.len++
 }
 
-func (l *sequenceList) remove(s *sequenceStore, n sequenceID) {
+func (l *sequenceList) remove(s *store[sequenceID, sequence], n sequenceID) {
 	x := s.at(n)
 	if x.newer != 0 {
 		s.at(x.newer).older = x.older
@@ -319,14 +284,14 @@ func (w *warmIndex) shrink(i *warmInstance, most int) {
 // there is nothing to forget.
 func (w *warmIndex) makeRoom() bool {
 	const atOnce = 64 // to look for the oldest instance not for each
-	if w.pairs.used+w.sequences.used < w.limit {
+	if w.pairs.used()+w.sequences.used() < w.limit {
 		return true
 	}
 	i := w.longestAgo()
 	if i == nil {
 		return false
 	}
-	for least := w.pairs.used - atOnce; i.idle.len > 0 && w.pairs.used > least; {
+	for least := w.pairs.used() - atOnce; i.idle.len > 0 && w.pairs.used() > least; {
 		w.drop(i, i.idle.oldest)
 	}
 	return true

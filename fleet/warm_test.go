@@ -257,8 +257,8 @@ func sound(t interface{ Fatalf(string, ...any) }, w *warmIndex) {
 			t.Fatalf("got sequences that take %d blocks, it says %d", takes, i.held)
 		}
 	}
-	if sequences != w.sequences.used || len(through) != w.pairs.used {
-		t.Fatalf("got %d sequences of %d pairs, it says %d and %d", sequences, len(through), w.sequences.used, w.pairs.used)
+	if sequences != w.sequences.used() || len(through) != w.pairs.used() {
+		t.Fatalf("got %d sequences of %d pairs, it says %d and %d", sequences, len(through), w.sequences.used(), w.pairs.used())
 	}
 	blocks := make(map[uint16]int)
 	for p, n := range through {
@@ -302,7 +302,7 @@ func TestFullWarmIndexForgetsWholeSequences(t *testing.T) {
 				w.ends(runs[at], float64(r.IntN(80)), 0)
 				runs = slices.Delete(runs, at, at+1)
 			}
-			if n := w.pairs.used + w.sequences.used; n > w.limit {
+			if n := w.pairs.used() + w.sequences.used(); n > w.limit {
 				rt.Fatalf("got %d entries, want at most %d", n, w.limit)
 			}
 		}
@@ -462,8 +462,8 @@ func TestFullIndexTakesWhatItSays(t *testing.T) {
 			w.ran(ids[n%2], longPrompt(r, 50), w.limit)
 		}
 		pairs, bytes := w.size()
-		pages := int64(pairSize)<<pageBits + sequenceSize<<sequencePageBits // the last ones may be empty
-		if entries := pairs + w.sequences.used; bytes > size+pages || entries < w.limit-200 {
+		pages := int64(pairSize+sequenceSize) << pageBits // the last ones may be empty
+		if entries := pairs + w.sequences.used(); bytes > size+pages || entries < w.limit-200 {
 			t.Errorf("got %d bytes for %d entries, want at most %d for about %d", bytes, entries, size, w.limit)
 		}
 		if a, b := unsafe.Sizeof(pair{}), unsafe.Sizeof(sequence{}); a != pairSize || b != sequenceSize {
@@ -529,7 +529,7 @@ func fullWarm(nodes int) (*warmIndex, []warmID, *rand.Rand) {
 		ids[i] = w.id(fmt.Sprint(i), "m")
 	}
 	r := rand.New(rand.NewPCG(3, 4))
-	for i := 0; w.pairs.used+w.sequences.used < million-65; i++ {
+	for i := 0; w.pairs.used()+w.sequences.used() < million-65; i++ {
 		w.ran(ids[i%nodes], longPrompt(r, 64), million)
 	}
 	return w, ids, r

@@ -1,6 +1,9 @@
 package slotlog
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 const (
 	// bareLimit is how many lines in a row of a lesser shape end the belief that this
@@ -303,28 +306,24 @@ func (r *Reader) drop(which func(*process) bool) {
 type processes []*process
 
 // find returns where the process of a port stands, or would.
-func (s processes) find(port int) (at int) {
-	end := len(s)
-	for at < end {
-		if mid := (at + end) / 2; s[mid].own < port {
-			at = mid + 1
-		} else {
-			end = mid
-		}
-	}
-	return at
+func (s processes) find(port int) (at int, ok bool) {
+	return slices.BinarySearchFunc(s, port, func(p *process, port int) int { return cmp.Compare(p.own, port) })
 }
 
 func (s processes) get(port int) *process {
-	if i := s.find(port); i < len(s) && s[i].own == port {
+	if i, ok := s.find(port); ok {
 		return s[i]
 	}
 	return nil
 }
 
-func (s *processes) add(p *process) { *s = slices.Insert(*s, s.find(p.own), p) }
+func (s *processes) add(p *process) {
+	i, _ := s.find(p.own)
+	*s = slices.Insert(*s, i, p)
+}
 
 func (s *processes) remove(port int) {
-	i := s.find(port)
-	*s = slices.Delete(*s, i, i+1)
+	if i, ok := s.find(port); ok {
+		*s = slices.Delete(*s, i, i+1)
+	}
 }

@@ -69,11 +69,7 @@ func (r *Reader) tellSlot(p *process, e *Event) {
 			p.settle(e)
 		}
 	}
-	if r.to != nil {
-		r.to.apply(e)
-	} else {
-		r.emit(*e)
-	}
+	r.tell(e)
 }
 
 // launchLost says that a slot runs another task than we thought, when it is its

@@ -1,6 +1,7 @@
 package slotlog
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -68,30 +69,26 @@ func (t *Tracker) oldest() (found *portState) {
 type portStates []*portState
 
 // find returns where a port stands, or would.
-func (s portStates) find(port int) (at int) {
-	end := len(s)
-	for at < end {
-		if mid := (at + end) / 2; s[mid].port < port {
-			at = mid + 1
-		} else {
-			end = mid
-		}
-	}
-	return at
+func (s portStates) find(port int) (at int, ok bool) {
+	return slices.BinarySearchFunc(s, port, func(p *portState, port int) int { return cmp.Compare(p.port, port) })
 }
 
 func (s portStates) get(port int) *portState {
-	if i := s.find(port); i < len(s) && s[i].port == port {
+	if i, ok := s.find(port); ok {
 		return s[i]
 	}
 	return nil
 }
 
-func (s *portStates) add(p *portState) { *s = slices.Insert(*s, s.find(p.port), p) }
+func (s *portStates) add(p *portState) {
+	i, _ := s.find(p.port)
+	*s = slices.Insert(*s, i, p)
+}
 
 func (s *portStates) remove(p *portState) {
-	i := s.find(p.port)
-	*s = slices.Delete(*s, i, i+1)
+	if i, ok := s.find(p.port); ok {
+		*s = slices.Delete(*s, i, i+1)
+	}
 }
 
 // maxSpare bounds the room of forgotten slots that a port keeps.

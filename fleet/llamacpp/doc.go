@@ -13,9 +13,9 @@
 // loads.
 //
 // [Link.Run] posts one generation, without TLS on a connection of its own (direct.go),
-// and hands on its events. The bytes of the stream go from the connection into the buffer
-// of an sseReader, where unchunk.go undoes their coding; it finds the events and copies
-// nothing; run.go tells data, pings, progress and error events apart, and
+// and hands on its events. The bytes of the stream go from the connection into an
+// sseReader, which finds the events and copies nothing; run.go tells data, pings, progress
+// and error events apart, and
 // the scanner of timings.go picks the figures out of a payload without decoding
 // it. All that goes wrong ends as one of two errors: a [fleet.NodeLost] for what
 // the network and the engine do, a [fleet.RequestError] for what the server
