@@ -39,8 +39,9 @@ func (l *Link) connect(ctx context.Context) error {
 			err := l.attempt()
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			l.dialling, l.dialErr = nil, err
-			close(wait)
+			if l.dialling == wait {
+				l.dialled(err)
+			}
 		})
 	}
 	l.mu.Unlock()
@@ -55,6 +56,15 @@ func (l *Link) connect(ctx context.Context) error {
 		return nil
 	}
 	return l.dialErr
+}
+
+// dialled ends the attempt that runs, if there is one. Called under the mutex: by attach,
+// so that a connection which is lost at once finds no attempt that is as good as over.
+func (l *Link) dialled(err error) {
+	if l.dialling != nil {
+		close(l.dialling)
+		l.dialling, l.dialErr = nil, err
+	}
 }
 
 // attempt makes a connection. A node that came with a token which is not known here is

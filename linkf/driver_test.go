@@ -121,6 +121,43 @@ func TestStreamsSurviveTheLossOfTheirLink(t *testing.T) {
 	})
 }
 
+func TestLinkThatIsLostAtOnceIsDialledAgain(t *testing.T) {
+	h, err := NewHead(HeadOptions{Identity: "edge"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln := listen(t)
+	n := newNode(t, newServer())
+	served := make(chan error, 1)
+	go func() { served <- n.Serve(ln) }()
+	link := h.Dial("box-a", ln.Addr().String())
+	defer func() {
+		_ = link.Close("the test is over")
+		_ = ln.Close()
+		_ = n.Close()
+		<-served
+	}()
+	if err := link.connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var last *headConn
+	for i := range 100 {
+		for deadline := time.Now().Add(20 * time.Second); ; runtime.Gosched() {
+			link.mu.Lock()
+			x := link.conn
+			link.mu.Unlock()
+			if x != nil && x != last {
+				last = x
+				_ = x.c.Close()
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("after loss %d nobody dialled", i)
+			}
+		}
+	}
+}
+
 func TestClientThatLeavesEndsItsGeneration(t *testing.T) {
 	rigs(t, func(t *testing.T, r *rig) {
 		ctx, cancel := context.WithCancelCause(context.Background())

@@ -316,6 +316,7 @@ func (l *Link) attach(c net.Conn, s *secure, g *greeting) error {
 	}
 	x := &headConn{link: l, c: c, kick: make(chan struct{}, 1)}
 	l.conn = x
+	l.dialled(nil)
 	l.m.up(clockNow(), g)
 	l.stir()
 	l.wg.Go(func() { l.serve(x, s) })
