@@ -98,29 +98,38 @@ func beginsNumber(c byte) bool { return c == '-' || '0' <= c && c <= '9' }
 // follow reads a payload that has all in common with the one before, and returns false
 // for any other.
 func (c *chunk) follow(data []byte) bool {
-	l := &c.alike
-	if l.follows = false; len(l.rest) == 0 {
+	c.alike.follows = false
+	if len(c.alike.rest) == 0 || c.stale {
 		return false
 	}
+	was := c.numbersEnd()
+	text, ok := c.match(data)
+	if ok {
+		c.data, c.alike.follows = data, true
+		c.move(text, was)
+	}
+	return ok
+}
+
+// match compares a payload with what is expected of the next one, finds its numbers and
+// returns where its text stands.
+func (c *chunk) match(data []byte) (text span, ok bool) {
+	l := &c.alike
 	s := scanner{b: data}
 	if !s.past(l.rest[:l.gaps[0]]) || s.i == len(data) || data[s.i] != '"' {
-		return false
+		return span{}, false
 	}
-	text, was := s.str(), c.numbersEnd()
+	text = s.str()
 	for k, from := range l.gaps[:len(l.gaps)-1] {
 		if !s.past(l.rest[from:l.gaps[k+1]]) || s.i == len(data) || !beginsNumber(data[s.i]) {
-			return false
+			return span{}, false
 		}
 		at := s.i
 		s.number()
 		c.numbers[l.growing[k]] = span{at, s.i}
 	}
-	if !s.past(l.rest[l.gaps[len(l.gaps)-1]:]) || s.fault != "" || s.i < len(data) {
-		return false
-	}
-	c.data, l.follows = data, true
-	c.move(text, was)
-	return true
+	ok = s.past(l.rest[l.gaps[len(l.gaps)-1]:]) && s.fault == "" && s.i == len(data)
+	return text, ok
 }
 
 // past goes over what is expected next, and reports whether it was there.

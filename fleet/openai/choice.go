@@ -93,6 +93,8 @@ type relay struct {
 	envelope [envelopes][]byte // as JSON, of the first node the client heard of
 	owner    int               // the attempt it is of; 0: none yet
 	owned    bool              // it was delivered
+	taken    bool              // something was, and is not delivered yet
+	steady   steady
 
 	choices []choice
 	size    int  // of all text that is kept
@@ -129,7 +131,7 @@ func (r *relay) begin(i fleet.Instance, w way) {
 	}
 	r.cur, r.now, r.done, r.sent = figures{}, mark{usage: r.done.usage}, mark{usage: r.done.usage}, sent{}
 	r.blocks = blocks{}
-	r.chunk.alike.rest = r.chunk.alike.rest[:0] // figures were found in what came before, by another node
+	r.chunk.alike.rest, r.steady = r.chunk.alike.rest[:0], steady{} // figures were found in what came before, by another node
 	for k := range r.choices {
 		r.choices[k].begin(r)
 	}
@@ -184,7 +186,7 @@ func (r *relay) at(index int64) *choice {
 // Delivered says that the bytes of the last Take were written to the client.
 func (j *Job) Delivered() {
 	r := &j.relay
-	r.done = r.now
+	r.done, r.taken = r.now, false
 	r.owned = r.owned || r.owner > 0
 	r.begun = r.begun || r.done.text
 	if r.begun && r.home == "" {
@@ -200,7 +202,7 @@ func (j *Job) Delivered() {
 // rollback forgets what was taken and not delivered.
 func (j *Job) rollback() {
 	r := &j.relay
-	r.now = r.done
+	r.now, r.taken = r.done, false
 	if !r.owned {
 		r.owner = 0
 	}

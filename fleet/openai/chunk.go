@@ -31,6 +31,7 @@ type chunk struct {
 	told    [timingKinds]int // which of them, counted from 1; 0: it is not told
 
 	alike alike
+	stale bool // the places are not those of the payload that was compared last
 }
 
 // The members that say whose answer a chunk belongs to; one answer keeps those of

@@ -20,7 +20,7 @@ func (e *edits) replace(at span, with []byte) {
 }
 
 func (e *edits) remove(m member) {
-	*e = append(*e, edit{span: span{m.key, m.val.to}, cut: true, ord: m.ord})
+	*e = append(*e, edit{span: m.span(), cut: true, ord: m.ord})
 }
 
 // insert adds members, without a comma at their end, as the first of an object
@@ -45,20 +45,24 @@ func (e edits) apply(dst, src []byte) []byte {
 	e.sort()
 	at, cuts := 0, 0
 	for _, d := range e {
-		from, to := d.from, d.to
+		gap := d.span
 		if d.cut {
-			if d.ord == cuts { // nothing stays before it: the comma after it goes
-				to = pastComma(src, to)
-			} else {
-				from = bytes.LastIndexByte(src[:from], ',')
-			}
+			gap = d.bounds(src, cuts)
 			cuts++
 		}
-		dst = append(dst, src[at:from]...)
+		dst = append(dst, src[at:gap.from]...)
 		dst = append(dst, d.with...)
-		at = to
+		at = gap.to
 	}
 	return append(dst, src[at:]...)
+}
+
+// bounds is what goes with a member that is cut, where so many before it are.
+func (d *edit) bounds(src []byte, cuts int) span {
+	if d.ord == cuts { // nothing stays before it: the comma after it goes
+		return span{d.from, pastComma(src, d.to)}
+	}
+	return span{bytes.LastIndexByte(src[:d.from], ','), d.to}
 }
 
 // sort orders by place. Edits are few and mostly in order; what was put first at

@@ -13,8 +13,11 @@ import (
 // such call. An error is a [*fleet.RequestError].
 func (j *Job) Take(ev fleet.Event) (out []byte, err error) {
 	r := &j.relay
+	if out := j.takeMore(&ev); out != nil {
+		return out, nil
+	}
 	j.rollback()
-	r.out, r.scratch, r.edits = r.out[:0], r.scratch[:0], r.edits[:0]
+	r.out, r.scratch, r.edits, r.steady = r.out[:0], r.scratch[:0], r.edits[:0], steady{}
 	data := bytes.TrimSpace(ev.Data)
 	if ev.Kind != fleet.EventData || len(data) == 0 || string(data) == "null" || string(data) == "[DONE]" {
 		return nil, nil
@@ -38,6 +41,8 @@ func (j *Job) Take(ev fleet.Event) (out []byte, err error) {
 		j.Delivered()
 		return nil, nil
 	}
+	r.taken = true
+	j.settle(&r.chunk)
 	return r.out, nil
 }
 

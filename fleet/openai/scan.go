@@ -321,6 +321,9 @@ type member struct {
 
 func (m member) ok() bool { return m.val.ok() }
 
+// span is the whole of it, key and value.
+func (m member) span() span { return span{m.key, m.val.to} }
+
 // given reports whether the member is there and not null.
 func (m member) given(b []byte) bool { return m.ok() && b[m.val.from] != 'n' }
 
