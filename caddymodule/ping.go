@@ -1,10 +1,6 @@
 package caddymodule
 
-import (
-	"time"
-
-	"github.com/slotfleet/slotfleet/fleet"
-)
+import "time"
 
 // defaultPing is the value of `ping` that is not given: proxies and clients end what
 // was silent for a minute, some after half of one.
@@ -21,7 +17,7 @@ func (p *reply) ping(every time.Duration, lost func()) (end func()) {
 	if every <= 0 {
 		return func() {}
 	}
-	p.last = time.Now()
+	p.last = time.Since(p.born)
 	stop, done := make(chan struct{}), make(chan struct{})
 	var fault any
 	go func() {
@@ -62,7 +58,7 @@ func (p *reply) ping(every time.Duration, lost func()) (end func()) {
 func (p *reply) speak(every time.Duration) (left time.Duration, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if left := every - time.Since(p.last); left > 0 {
+	if left := every - (time.Since(p.born) - p.last); left > 0 {
 		return left, nil
 	}
 	if p.ending {
@@ -71,19 +67,9 @@ func (p *reply) speak(every time.Duration) (left time.Duration, err error) {
 	return every, p.push([]byte(pingText))
 }
 
-// lastWords lets no ping come after the last bytes of an answer.
-type lastWords struct {
-	fleet.Job
-	p *reply
+// ends lets no ping come after the last bytes of an answer, which are next.
+func (p *reply) ends() {
+	p.mu.Lock()
+	p.ending = true
+	p.mu.Unlock()
 }
-
-// End returns what closes the answer.
-func (j lastWords) End(err error) []byte {
-	j.p.mu.Lock()
-	j.p.ending = true
-	j.p.mu.Unlock()
-	return j.Job.End(err)
-}
-
-// Interface guards.
-var _ fleet.Job = lastWords{}

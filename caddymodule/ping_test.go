@@ -15,8 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/slotfleet/slotfleet/fleet"
 	"github.com/slotfleet/slotfleet/fleet/llamasim"
+	"github.com/slotfleet/slotfleet/fleet/openai"
 )
 
 // pinged is a stream with its comments.
@@ -229,7 +229,7 @@ func TestPingsComeWhenNothingElseDid(t *testing.T) {
 				t.Errorf("got %q, want %q", got, step.want)
 			}
 		}
-		(lastWords{endJob{}, p}).End(nil)
+		endOf(t, p)
 		w.close()
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -237,10 +237,15 @@ func TestPingsComeWhenNothingElseDid(t *testing.T) {
 	})
 }
 
-// endJob is a job of which only the end is wanted.
-type endJob struct{ fleet.Job }
-
-func (endJob) End(error) []byte { return nil }
+// endOf has a job say its last words.
+func endOf(t *testing.T, p *reply) {
+	t.Helper()
+	job, err := openai.Parse("/v1/chat/completions", []byte(`{"stream":true,"messages":[]}`), openai.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	(&clientJob{Job: job, ends: p.ends}).End(nil)
+}
 
 func TestPingEndsWithTheClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -284,7 +289,7 @@ func TestPingsDoNotFallIntoWrites(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		(lastWords{endJob{}, p}).End(nil)
+		endOf(t, p)
 		if err := p.stream([]byte("data: [DONE]\n\n")); err != nil {
 			t.Fatal(err)
 		}

@@ -30,17 +30,18 @@ type reply struct {
 
 	// mu guards the writer and what follows while pings are written.
 	mu     sync.Mutex
-	began  bool      // the client got a status
-	last   time.Time // when the last write to a stream began
-	ending bool      // what is written next is the end
+	began  bool          // the client got a status
+	born   time.Time     // the times here are since then
+	last   time.Duration // when the last write to a stream began
+	ending bool          // what is written next is the end
 	before func(http.Header)
-	armed  time.Time // when the deadline for writing was set
+	armed  time.Duration // when the deadline for writing was set; 0: it was not
 }
 
 func newReply(w http.ResponseWriter, r *http.Request) *reply {
 	p := &reply{
 		w: w, rc: http.NewResponseController(w), id: requestID(r),
-		shape: openai.ShapeOf(r.URL.Path), unread: r.ContentLength != 0,
+		shape: openai.ShapeOf(r.URL.Path), unread: r.ContentLength != 0, born: time.Now(),
 	}
 	w.Header().Set("X-Request-Id", p.id)
 	if extra, ok := r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
@@ -98,17 +99,18 @@ const stuckLimit = 2 * time.Minute
 
 // arm bounds the next write. A deadline that is set for each costs more than it is
 // worth: it stands between half the limit and all of it ahead. arm returns the time.
-func (p *reply) arm() (now time.Time) {
-	if now = time.Now(); now.Sub(p.armed) >= stuckLimit/2 {
-		p.armed = now
-		_ = p.rc.SetWriteDeadline(now.Add(stuckLimit)) // not every writer has deadlines; those of the server remain
+func (p *reply) arm() (now time.Duration) {
+	now = time.Since(p.born)
+	if p.armed == 0 || now-p.armed >= stuckLimit/2 {
+		p.armed = max(1, now)
+		_ = p.rc.SetWriteDeadline(time.Now().Add(stuckLimit)) // not every writer has deadlines; those of the server remain
 	}
 	return now
 }
 
 // disarm leaves the connection as it was found.
 func (p *reply) disarm() {
-	if !p.armed.IsZero() {
+	if p.armed > 0 {
 		_ = p.rc.SetWriteDeadline(time.Time{})
 	}
 }

@@ -182,13 +182,14 @@ func (h *Handler) run(p *reply, r *http.Request, l lease, todo work, mem *share,
 	if todo.call != nil {
 		return p.answer(ctx, s, todo, mem)
 	}
-	out, job := p.whole, limited(&bounded{Job: todo.job, mem: mem}, h.Resume)
+	out := p.whole
 	if todo.job.Streams() {
 		record := s.Record()
 		p.setBefore(func(head http.Header) { h.tellPlaced(head, a, record) })
-		out, job = p.stream, lastWords{job, p}
+		out = p.stream
 	}
-	return s.Run(ctx, job, out)
+	once := resumes[h.Resume] == openai.ResumeOff
+	return s.Run(ctx, &clientJob{Job: todo.job, mem: mem, ends: p.ends, once: once}, out)
 }
 
 // answer has a call answered. Links that do not ask for room tell the size afterwards.
@@ -243,28 +244,3 @@ func gone(r *http.Request, err error) bool {
 	e, ok := errors.AsType[*fleet.RequestError](err)
 	return ok && e.Reason == fleet.ReasonCancelled
 }
-
-// limited returns the job, such that it runs on one node only if resume is off.
-func limited(job fleet.Job, resume string) fleet.Job {
-	if resumes[resume] == openai.ResumeOff {
-		return oneAttempt{job}
-	}
-	return job
-}
-
-// oneAttempt is a job that nobody goes on with.
-type oneAttempt struct{ fleet.Job }
-
-// Needs says that the answer is whole, or that it will not be.
-func (j oneAttempt) Needs() (fleet.Needs, error) {
-	if needs, err := j.Job.Needs(); err != nil || needs.Done {
-		return needs, err
-	}
-	return fleet.Needs{}, &fleet.RequestError{
-		Reason:  fleet.ReasonLost,
-		Message: "the server that answered was lost",
-	}
-}
-
-// Interface guards.
-var _ fleet.Job = oneAttempt{}

@@ -31,11 +31,16 @@ func (g *generation) attempt(ctx context.Context) error {
 	a.Model, a.Unload = i.Model, s.claim.unloads()
 	a.Patience = s.patience()
 	var t meter
+	var heard time.Duration
 	a.Measured = func(last Timings) { t.Timings = last }
 	n := s.claim.instance.node
 	err = n.link.Run(ctx, a, func(e Event) error {
-		n.hear()
-		s.spoke.Store(true)
+		// A sign of life with every token would be more than anybody needs to know.
+		if now := time.Since(s.began); heard == 0 || now-heard > hearEvery {
+			heard = now
+			n.hear()
+			s.spoke.Store(true)
+		}
 		switch {
 		case t.saw(e) && t.chunks == 1:
 			s.decodes()
@@ -56,6 +61,9 @@ func (g *generation) attempt(ctx context.Context) error {
 	}
 	return err
 }
+
+// hearEvery is how often the events of an attempt count as signs of life.
+const hearEvery = 100 * time.Millisecond
 
 // errClientGone: a write to the client failed.
 var errClientGone = errors.New("the client does not read any more")

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httputil"
 )
 
 // A generation has a connection of its own, read by the goroutine that hands its events
@@ -80,9 +81,18 @@ func (d *direct) answer(req *http.Request) (*http.Response, error) {
 			continue
 		}
 		d.left = -1
-		resp.Body = &directBody{resp.Body, d}
+		resp.Body = &directBody{d.payload(resp, r), d}
 		return resp, nil
 	}
+}
+
+// payload is the body of an answer, which stands in r. Of a chunked one only the chunks are
+// wanted: nothing is written on its connection any more, and nobody reads its trailers.
+func (d *direct) payload(resp *http.Response, r *bufio.Reader) io.Reader {
+	if len(resp.TransferEncoding) > 0 {
+		return httputil.NewChunkedReader(r)
+	}
+	return resp.Body
 }
 
 func (d *direct) Read(b []byte) (int, error) {

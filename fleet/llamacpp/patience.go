@@ -32,19 +32,23 @@ type waiting struct {
 	asks   sync.WaitGroup
 
 	mu    sync.Mutex
-	timer *time.Timer // nil: no limit so far
-	rings time.Time   // when the timer does; zero: it does not
-	turn  int         // counts waits
-	on    bool        // a wait goes on
-	asked bool        // in this wait
+	epoch time.Time     // the times here are since then
+	timer *time.Timer   // nil: no limit so far
+	rings time.Duration // when the timer does; never: it does not
+	turn  int           // counts waits
+	on    bool          // a wait goes on
+	asked bool          // in this wait
 	limit time.Duration
-	due   time.Time
-	begun time.Time     // the wait; zero: it is in idle
+	due   time.Duration
+	begun time.Duration // the wait; never: it is in idle
 	idle  time.Duration // in the waits before this one, since the server worked
 }
 
+// never is no time.
+const never = -1
+
 func newWaiting(ask func(context.Context) error, strike func()) *waiting {
-	w := &waiting{ask: ask, strike: strike}
+	w := &waiting{ask: ask, strike: strike, epoch: time.Now(), rings: never, begun: never}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w
 }
@@ -57,11 +61,11 @@ func (w *waiting) start(limit time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.turn++
-	now := time.Now()
+	now := w.now()
 	if w.works {
 		w.works, w.idle = false, 0
-	} else if !w.begun.IsZero() {
-		w.idle += now.Sub(w.begun)
+	} else if w.begun != never {
+		w.idle += now - w.begun
 	}
 	w.on, w.asked, w.limit, w.begun = true, false, limit, now
 	w.wind(now)
@@ -79,9 +83,9 @@ func (w *waiting) stop() {
 func (w *waiting) rested() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.begun.IsZero() {
-		w.idle += time.Since(w.begun)
-		w.begun = time.Time{}
+	if w.begun != never {
+		w.idle += w.now() - w.begun
+		w.begun = never
 	}
 }
 
@@ -91,13 +95,13 @@ func (w *waiting) worked() { w.works = true }
 // wind has the wait end at the limit from now, or at what is left of the idle time. mu
 // is held. There is a wait for each token, and setting a timer costs more than all else
 // here: one that rings before is left to find that it came too early.
-func (w *waiting) wind(now time.Time) {
+func (w *waiting) wind(now time.Duration) {
 	d := min(w.limit, w.left(now))
-	w.due = now.Add(d)
+	w.due = now + d
 	switch {
 	case w.timer == nil:
 		w.timer = time.AfterFunc(d, w.ring)
-	case w.rings.IsZero() || w.rings.After(w.due):
+	case w.rings == never || w.rings > w.due:
 		w.timer.Reset(d)
 	default:
 		return
@@ -106,20 +110,22 @@ func (w *waiting) wind(now time.Time) {
 }
 
 // left is what is left of the idle time. mu is held.
-func (w *waiting) left(now time.Time) time.Duration {
-	return idle(w.limit) - w.idle - now.Sub(w.begun)
+func (w *waiting) left(now time.Duration) time.Duration {
+	return idle(w.limit) - w.idle - (now - w.begun)
 }
+
+func (w *waiting) now() time.Duration { return time.Since(w.epoch) }
 
 // ring is called by the timer, possibly after its wait ended, or in a later one.
 func (w *waiting) ring() {
 	w.mu.Lock()
-	now := time.Now()
-	w.rings = time.Time{}
-	if w.on && now.Before(w.due) {
-		w.timer.Reset(w.due.Sub(now))
+	now := w.now()
+	w.rings = never
+	if w.on && now < w.due {
+		w.timer.Reset(w.due - now)
 		w.rings = w.due
 	}
-	if !w.rings.IsZero() || !w.on {
+	if w.rings != never || !w.on {
 		w.mu.Unlock()
 		return
 	}
@@ -139,7 +145,7 @@ func (w *waiting) ring() {
 	w.mu.Lock()
 	still := w.on && w.turn == turn
 	if still && err == nil {
-		w.wind(time.Now())
+		w.wind(w.now())
 	}
 	w.mu.Unlock()
 	if still && err != nil {
