@@ -13,7 +13,7 @@ type Call struct {
 	Body  []byte // the client's, with the model's served name in it
 	Model string // as it is served; empty: the client named none
 
-	job Job
+	want fleet.Request
 }
 
 // ParseCall reads a request for one of the [Paths] that is no job. The body is kept,
@@ -27,8 +27,7 @@ func ParseCall(path string, body []byte, o Options) (*Call, error) {
 			Message: "there is nothing at this path",
 		}
 	}
-	c := &Call{Path: p, job: Job{kind: callKind(path), shape: p.Shape, opts: o}}
-	j := &c.job
+	j := &Job{kind: callKind(path), shape: p.Shape, opts: o}
 	j.doc.turns = j.kind.turns
 	if err := j.doc.read(body); err != nil {
 		return nil, err
@@ -37,11 +36,13 @@ func ParseCall(path string, body []byte, o Options) (*Call, error) {
 	if err := j.nameModel(); err != nil {
 		return nil, err
 	}
-	c.Model, c.Body = j.model, body
+	c := &Call{Path: p, Model: j.model, Body: body, want: fleet.Request{
+		Model: j.model, Session: j.session(), Prompt: j.doc.guess(), Bytes: int64(len(body)),
+	}}
 	if j.alias {
-		w := writer{doc: &j.doc}
-		w.set(fieldModel, appendString(nil, []byte(j.model)))
-		c.Body = w.bytes()
+		var e edits
+		e.replace(j.doc.field[fieldModel].val, appendString(nil, []byte(j.model)))
+		c.Body = e.apply(nil, body)
 	}
 	return c, nil
 }
@@ -61,14 +62,7 @@ func callKind(path string) *kind {
 
 // Want returns what placement has to know. A call leaves nothing behind that would be
 // warm, so that no blocks are told.
-func (c *Call) Want() fleet.Request {
-	return fleet.Request{
-		Model:   c.Model,
-		Session: c.job.session(),
-		Prompt:  c.job.doc.guess(),
-		Bytes:   int64(len(c.job.doc.body)),
-	}
-}
+func (c *Call) Want() fleet.Request { return c.want }
 
 // Ask returns the call for a node.
 func (c *Call) Ask() fleet.Call {
