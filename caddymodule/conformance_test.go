@@ -125,6 +125,71 @@ func TestAnswersAreThoseOfTheNode(t *testing.T) {
 	}
 }
 
+// besides is what can be asked for and the recordings do not have. Each is asked whole and
+// as a stream.
+var besides = []struct{ path, body string }{
+	{"/v1/chat/completions", `"stop":["Q","zz"]`},
+	{"/v1/chat/completions", `"stop":" fox"`},
+	{"/v1/chat/completions", `"verbose":true`},
+	{"/v1/chat/completions", `"verbose":true,"timings_per_token":true,"stream_options":{"include_usage":true}`},
+	{"/v1/chat/completions", `"verbose":true,"response_fields":["tokens_predicted","timings/predicted_n","no"]`},
+	{"/v1/chat/completions", `"n":2,"stream_options":{"include_usage":true}`},
+	{"/v1/chat/completions", `"n_predict":1`},
+	{"/v1/chat/completions", `"continue_final_message":true,"add_generation_prompt":false`},
+	{"/v1/chat/completions", `"continue_final_message":true,"add_generation_prompt":true`},
+	{"/v1/chat/completions", `"response_format":{"type":"json_object"}`},
+	{"/v1/chat/completions", `"id_slot":1,"cache_prompt":false`},
+	{"/v1/completions", `"stop":["six blue"]`}, // as it may go on, and as it does
+	{"/v1/completions", `"stop":["six town"],"verbose":true,"return_tokens":true,"timings_per_token":true`},
+	{"/v1/completions", `"verbose":true`},
+	{"/v1/completions", `"verbose":true,"timings_per_token":true,"return_progress":true`},
+	{"/v1/completions", `"verbose":true,"response_fields":["content","tokens_predicted","generation_settings/stream"]`},
+	{"/v1/completions", `"n":2`},
+	{"/completion", `"stop":["six blue"],"return_tokens":true`},
+	{"/completion", `"stop":["six town"],"return_tokens":true,"timings_per_token":true`},
+	{"/completion", `"timings_per_token":true,"return_progress":true`},
+	{"/completion", `"response_fields":["content","timings/predicted_n","generation_settings/stream","no"]`},
+	{"/completion", `"response_fields":[]`},
+	{"/v1/responses", `"return_progress":true,"timings_per_token":true`},
+	{"/v1/responses", `"instructions":"be short"`},
+	{"/v1/messages", `"stop_sequences":[" fox"],"system":"be short"`},
+	{"/v1/messages", `"return_progress":true,"n":2`},
+}
+
+// TestAnswersAreThoseOfTheNodeWhateverIsAskedBesides is the same for what the recordings
+// do not have.
+func TestAnswersAreThoseOfTheNodeWhateverIsAskedBesides(t *testing.T) {
+	o := llamasim.Options{Model: "sim-model", Context: 2048}
+	alone, behind := startSim(t, o), startSim(t, o)
+	e := startEdge(t, nodes("", behind), "fleet")
+	e.ready()
+	asked := map[string]string{
+		"/v1/chat/completions": `"max_completion_tokens":9,"messages":[{"role":"user","content":"The quick brown"}]`,
+		"/v1/completions":      `"max_tokens":9,"prompt":"The quick brown"`,
+		"/completion":          `"n_predict":9,"prompt":"The quick brown"`,
+		"/v1/responses":        `"max_output_tokens":9,"input":"The quick brown"`,
+		"/v1/messages":         `"max_tokens":9,"messages":[{"role":"user","content":"The quick brown"}]`,
+	}
+	for _, x := range besides {
+		path, _ := openai.PathOf(x.path)
+		for _, stream := range []string{"false", "true"} {
+			body := "{" + asked[x.path] + `,"temperature":0,"seed":7,"stream":` + stream + "," + x.body + "}"
+			ask := func(base string) answer {
+				r, err := http.NewRequestWithContext(context.Background(), http.MethodPost, base+x.path, strings.NewReader(body))
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Close = true
+				return e.do(r)
+			}
+			want, got := ask(alone.URL()), ask(e.URL)
+			if w, g := conforming(path, want), conforming(path, got); w != g || want.Status != got.Status {
+				t.Errorf("%s %s: got\n%d %s\nwant\n%d %s", x.path, body, got.Status, g, want.Status, w)
+			}
+		}
+	}
+}
+
 // conforming is an answer without what may differ. In whole answers that is the order of
 // fields, too: what is assembled from a stream has the stream's. Errors are compared by what they
 // say: the form of Messages' is Anthropic's here, llama-server's own there.

@@ -25,7 +25,7 @@ func secretsOf(r *http.Request) []string {
 	if ok && strings.EqualFold(scheme, "Bearer") {
 		found = append(found, strings.TrimSpace(token))
 	}
-	found = append(found, r.Header.Get("X-Api-Key"))
+	found = append(found, strings.TrimSpace(r.Header.Get("X-Api-Key"))) // HTTP/1 cuts spaces, HTTP/2 does not
 	return slices.DeleteFunc(found, func(s string) bool { return s == "" || len(s) > maxSecret })
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -81,6 +82,16 @@ func TestOnlyWhoHasAKeyIsServed(t *testing.T) {
 				t.Errorf("the answer repeats a secret: %s", a.Body)
 			}
 		})
+	}
+}
+
+// HTTP/2 leaves the spaces around a header that HTTP/1 cuts off.
+func TestSpacesAroundAKeyAreNoneOfIt(t *testing.T) {
+	for header, value := range map[string]string{"Authorization": "Bearer  sk-1 ", "X-Api-Key": " sk-1 "} {
+		r := &http.Request{Header: http.Header{header: {value}}}
+		if got := secretsOf(r); !slices.Equal(got, []string{"sk-1"}) {
+			t.Errorf("%s %q: got %q, want sk-1", header, value, got)
+		}
 	}
 }
 

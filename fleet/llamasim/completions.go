@@ -161,8 +161,9 @@ func (t *textReply) run(j *job) ([]result, error) {
 		shown := joinUnits(s.units)
 		place(g).text += shown
 		place(g).ids = append(place(g).ids, s.token.id)
-		// A token inside a character has no event; nor do its ids appear (P19).
-		if !t.q.stream || shown == "" && (t.openai || !s.eos) {
+		// A token inside a character has no event; nor do its ids appear (P19). One whose
+		// text may begin a stop string has an event without text.
+		if !t.q.stream || g.text != "" {
 			return nil
 		}
 		return t.sendToken(g, shown, s)
@@ -215,7 +216,7 @@ func partialNative(g *gen, text string, id int32, extra ...field) fieldList {
 
 func (t *textReply) sendToken(g *gen, shown string, s step) error {
 	var extra []field
-	if t.q.timingsPerToken {
+	if t.q.timingsPerToken || g.stopType == "word" {
 		extra = append(extra, field{"timings", g.timings().object(g.can)})
 	}
 	if !t.openai {
@@ -223,7 +224,7 @@ func (t *textReply) sendToken(g *gen, shown string, s step) error {
 	}
 	more := []field{{"id", t.id}}
 	if t.q.verbose && t.in.can.chunkTokens {
-		more = append(more, field{"__verbose", partialNative(g, shown, s.token.id)})
+		more = append(more, field{"__verbose", partialNative(g, shown, s.token.id, extra...)})
 	}
 	return t.rp.event(t.choice(shown, g.index, nil, append(more, extra...)...))
 }
@@ -303,7 +304,7 @@ func (t *textReply) nativeBody(results []result) {
 		if t.q.returnTokens {
 			ids = r.ids
 		}
-		bodies = append(bodies, t.chosen(r.g.native(t.in, r.j, r.text, ids)))
+		bodies = append(bodies, r.g.native(t.in, r.j, r.text, ids))
 	}
 	if len(bodies) == 1 {
 		writeJSON(t.rp.w, http.StatusOK, bodies[0])
@@ -312,18 +313,25 @@ func (t *textReply) nativeBody(results []result) {
 	writeJSON(t.rp.w, http.StatusOK, bodies)
 }
 
-// chosen cuts a native answer down to response_fields (P21), top level only.
-func (t *textReply) chosen(body fieldList) fieldList {
-	var names []string
-	if json.Unmarshal(t.q.fields["response_fields"], &names) != nil || len(names) == 0 {
-		return body
+// chosen cuts an account down to response_fields (P21): a path is a chain of keys with
+// slashes, and the key of what it leads to.
+func (q *request) chosen(account fieldList) fieldList {
+	var paths []string
+	if json.Unmarshal(q.fields["response_fields"], &paths) != nil || len(paths) == 0 {
+		return account
 	}
+	all := encode(account)
 	out := fieldList{}
-	for _, n := range names {
-		for _, f := range body {
-			if f.name == n {
-				out = append(out, f)
+	for _, path := range paths {
+		at, found := json.RawMessage(all), true
+		for key := range strings.SplitSeq(path, "/") {
+			var o object
+			if found = found && json.Unmarshal(at, &o) == nil; found {
+				at, found = o[key]
 			}
+		}
+		if found {
+			out = append(out, field{path, at})
 		}
 	}
 	return out
@@ -334,7 +342,7 @@ func (g *gen) native(in *instance, j *job, text string, ids []int32) fieldList {
 	if ids == nil {
 		ids = []int32{}
 	}
-	return fieldList{
+	return j.q.chosen(fieldList{
 		{"index", g.index},
 		{"content", text},
 		{"tokens", ids},
@@ -351,5 +359,5 @@ func (g *gen) native(in *instance, j *job, text string, ids []int32) fieldList {
 		{"stopping_word", g.stopWord},
 		{"tokens_cached", len(j.ids) + len(g.ids) - 1},
 		{"timings", g.timings().object(g.can)},
-	}
+	})
 }

@@ -362,7 +362,7 @@ func (g *gen) step(context int, shift bool) step {
 	default:
 		g.stopType, g.truncated = "limit", true
 	}
-	if g.stopType == "limit" {
+	if g.stopType == "limit" && !q.stream { // a stream never shows what still waits
 		s.units = append(s.units, g.flush()...)
 	}
 	return s

@@ -12,7 +12,7 @@ type unit struct {
 }
 
 // show takes a token's bytes in and returns the text that may be shown now: whole
-// characters, and nothing that may turn out to be a stop string (section 0.11).
+// characters, and nothing while the end may turn out to be a stop string (section 0.11).
 func (g *gen) show(text string) []unit {
 	g.text += text
 	if partial(g.text) {
@@ -30,10 +30,13 @@ func (g *gen) show(text string) []unit {
 		all.WriteString(u.text)
 	}
 	safe, word := safeLength(all.String(), g.job.q.stop)
-	out, rest := splitUnits(g.held, safe)
-	g.held = rest
+	if word == "" && safe < all.Len() {
+		return nil
+	}
+	out := firstUnits(g.held, safe)
+	g.held = nil
 	if word != "" {
-		g.stopType, g.stopWord, g.held = "word", word, nil
+		g.stopType, g.stopWord = "word", word
 	}
 	return out
 }
@@ -70,18 +73,18 @@ func safeLength(s string, stops []string) (n int, word string) {
 	return n, ""
 }
 
-func splitUnits(units []unit, n int) (head, tail []unit) {
-	for i, u := range units {
+// firstUnits is the first n bytes of them.
+func firstUnits(units []unit, n int) (head []unit) {
+	for _, u := range units {
 		switch {
 		case n >= len(u.text):
 			head = append(head, u)
 			n -= len(u.text)
 		case n > 0:
-			head = append(head, unit{text: u.text[:n]})
-			return head, append([]unit{{text: u.text[n:]}}, units[i+1:]...)
+			return append(head, unit{text: u.text[:n]})
 		default:
-			return head, units[i:]
+			return head
 		}
 	}
-	return head, nil
+	return head
 }

@@ -163,7 +163,7 @@ func (in *instance) renderText(q *request, messages []message) (prompt, error) {
 	}
 	auto := mode == "" && last.role == "assistant" && in.can.prefill && !in.o.NoPrefill
 	switch {
-	case last.role != "assistant" || mode == "" && !auto:
+	case len(messages) == 0 || mode == "" && !auto: // told to, it goes on with anybody's message
 		return in.asked(q, messages), nil
 	case !in.can.explicitContinue:
 		return in.prefilled26(q, messages, last)

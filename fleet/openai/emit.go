@@ -33,7 +33,7 @@ func (j *Job) emit(c *chunk, last bool) {
 	switch {
 	case !c.verbose.ok():
 	case j.verbose:
-		j.fitVerbose(c)
+		j.fitVerbose(c, last)
 	default:
 		r.edits.remove(c.verbose)
 	}
@@ -56,6 +56,9 @@ func (j *Job) emit(c *chunk, last bool) {
 	r.out = append(r.out, "data: "...)
 	from := len(r.out)
 	r.out = r.edits.apply(r.out, c.data)
+	if c.flat && last {
+		r.out = append(r.out[:from], j.chosenFields(r.out[from:])...)
+	}
 	oneLine(r.out[from:])
 	r.out = append(r.out, '\n', '\n')
 }
@@ -67,28 +70,34 @@ func (j *Job) fitTimings(c *chunk, last bool) {
 	if !c.timings.ok() {
 		return
 	}
-	if c.progress.ok() && !j.progress { // they are of another request, or of nothing yet
-		r.edits.remove(c.timings)
-		return
-	}
 	if j.kind.api == apiChat && j.usage && len(c.parts) > 0 {
 		last = false // with usage asked, they stand in its chunk
 	}
-	if !last && !j.timings {
+	switch with, keep := j.timingsNow(c, last); {
+	case !keep:
 		r.edits.remove(c.timings)
-		return
+	case len(with) > 0:
+		r.edits.replace(c.timings.val, with)
+	}
+}
+
+// timingsNow returns what stands for the timings of a chunk, nothing where they are right
+// as they came; not keep: they go.
+func (j *Job) timingsNow(c *chunk, last bool) (with []byte, keep bool) {
+	r := &j.relay
+	if c.progress.ok() && !j.progress { // they are of another request, or of nothing yet
+		return nil, false
+	}
+	if !last && !j.timings {
+		return nil, false
 	}
 	p := r.before()
 	if p.nodes == 0 {
-		return
+		return nil, true
 	}
 	at := len(r.scratch)
 	r.scratch = p.appendTimings(r.scratch, r.cur)
-	if len(r.scratch) == at {
-		r.edits.remove(c.timings)
-		return
-	}
-	r.edits.replace(c.timings.val, r.scratch[at:])
+	return r.scratch[at:], len(r.scratch) > at
 }
 
 // fitUsage makes the usage of the last node that of the answer.

@@ -99,7 +99,7 @@ func (j *Job) tail() []byte {
 	switch j.kind.api {
 	case apiNative:
 		if derived {
-			b = append(j.appendDerived([]byte("data: "), nil, nil), "\n\n"...)
+			b = append(append(append(b, "data: "...), j.chosenFields(j.appendDerived(nil, nil, nil))...), "\n\n"...)
 		}
 		return b
 	case apiResponses:

@@ -166,6 +166,9 @@ func forRequest(r *fleet.RequestError) *Error {
 	// What one server says of its own context may be less than the widest has.
 	if r.Reply != nil && r.Reason != fleet.ReasonTooLong {
 		if e := passed(r.Reply); e != nil {
+			if r.Reason == fleet.ReasonDeclined { // what no server can do will not be done a second later
+				e.ShouldRetry = new(false)
+			}
 			return e
 		}
 	}

@@ -118,6 +118,19 @@ func TestServersOwnRefusalPasses(t *testing.T) {
 	}
 }
 
+// llama-server says 500 or 501 of what it cannot do, and client libraries try again after
+// those: to no end, since all servers of the model were asked.
+func TestWhatNoServerCanDoIsNotTriedAgain(t *testing.T) {
+	const own = `{"error":{"code":500,"message":"image input is not supported - hint: x","type":"server_error"}}`
+	e := ErrorFor(&fleet.RequestError{
+		Reason: fleet.ReasonDeclined, Again: true, Message: "the model server takes no images",
+		Reply: &fleet.Reply{Status: 500, Body: []byte(own)},
+	})
+	if e.Status != 500 || string(e.Body()) != own || e.Headers()["x-should-retry"] != "false" {
+		t.Errorf("got %d %s %v, want the server's own words, not to be tried again", e.Status, e.Body(), e.Headers())
+	}
+}
+
 // The refusal is of a request that the client did not make: it would not know what to
 // do with it.
 func TestRefusalToGoOnIsALostNode(t *testing.T) {

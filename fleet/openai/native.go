@@ -112,13 +112,21 @@ func (f *figures) notePrompt(c *chunk) {
 
 // fitNative makes the account of the last node one of all nodes.
 func (j *Job) fitNative(c *chunk) {
+	if j.relay.before().nodes == 0 {
+		return
+	}
+	var n nativePart
+	n.read(&scanner{b: c.data})
+	j.fitAccount(c, &n)
+}
+
+// fitAccount is fitNative for the account that n is, which may stand inside of a chunk.
+func (j *Job) fitAccount(c *chunk, n *nativePart) {
 	r := &j.relay
 	p := r.before()
 	if p.nodes == 0 {
 		return
 	}
-	var n nativePart
-	n.read(&scanner{b: c.data})
 	number := func(m member, v int64) {
 		if m.ok() {
 			at := len(r.scratch)
@@ -175,7 +183,7 @@ func (j *Job) nativeAnswer() []byte {
 func (j *Job) appendNative(b []byte, ch *choice) []byte {
 	r := &j.relay
 	if len(ch.last) == 0 {
-		return j.appendDerived(b, ch.content, ch.tokens)
+		return append(b, j.chosenFields(j.appendDerived(nil, ch.content, ch.tokens))...)
 	}
 	r.edits, r.scratch = r.edits[:0], r.scratch[:0]
 	c := &r.chunk
@@ -183,26 +191,33 @@ func (j *Job) appendNative(b []byte, ch *choice) []byte {
 		return append(b, ch.last...)
 	}
 	j.fitNative(c)
-	if r.before().nodes > 0 && c.timings.ok() {
-		if t := r.past.appendTimings(nil, r.cur); len(t) > 0 {
-			r.edits.replace(c.timings.val, t)
-		} else {
-			r.edits.remove(c.timings)
-		}
-	}
+	r.fitWholeTimings(c)
 	var n nativePart
 	n.read(&scanner{b: c.data})
 	r.edits.replace(n.content.val, appendString(nil, ch.content))
-	if n.tokens.ok() && j.doc.isTrue(fieldReturnTokens) {
-		r.edits.replace(n.tokens.val, append(append([]byte{'['}, ch.tokens...), ']'))
-	}
+	j.returnTokens(&n, ch)
 	j.ownSettings(n.settings.val)
-	at := len(b)
-	b = ch.appendProbs(r.edits.apply(b, c.data))
-	if j.doc.given(fieldResponseFields) {
-		return append(b[:at], j.chosenFields(b[at:])...)
+	return append(b, j.chosenFields(ch.appendProbs(r.edits.apply(nil, c.data)))...)
+}
+
+// returnTokens puts the tokens of all of the text into a whole answer's account.
+func (j *Job) returnTokens(n *nativePart, ch *choice) {
+	if n.tokens.ok() && j.doc.isTrue(fieldReturnTokens) {
+		j.relay.edits.replace(n.tokens.val, append(append([]byte{'['}, ch.tokens...), ']'))
 	}
-	return b
+}
+
+// fitWholeTimings makes the timings in the last node's account those of all nodes.
+func (r *relay) fitWholeTimings(c *chunk) {
+	p := r.before()
+	if p.nodes == 0 || !c.timings.ok() {
+		return
+	}
+	if t := p.appendTimings(nil, r.cur); len(t) > 0 {
+		r.edits.replace(c.timings.val, t)
+	} else {
+		r.edits.remove(c.timings)
+	}
 }
 
 // appendProbs puts the probabilities at the end of an account.
@@ -214,15 +229,38 @@ func (ch *choice) appendProbs(b []byte) []byte {
 	return append(append(b, ch.logprobs...), "]}"...)
 }
 
-// fitVerbose corrects the settings in what verbose tells.
-func (j *Job) fitVerbose(c *chunk) {
+// fitVerbose makes what verbose tells an account of the whole answer, without what only
+// we asked for. last: it is that of the end, of which response_fields chooses.
+func (j *Job) fitVerbose(c *chunk, last bool) {
 	at := c.verbose.val
 	if c.data[at.from] != '{' {
 		return
 	}
+	r := &j.relay
+	outer := r.edits
+	r.edits = nil
 	var n nativePart
 	n.read(&scanner{b: c.data[:at.to], i: at.from})
+	j.fitAccount(c, &n)
 	j.ownSettings(n.settings.val)
+	if n.progress.ok() && !j.progress {
+		r.edits.removeInner(c.data, n.progress)
+	}
+	if n.timings.ok() {
+		switch with, keep := j.timingsNow(c, last); {
+		case !keep:
+			r.edits.removeInner(c.data, n.timings)
+		case len(with) > 0:
+			r.edits.replace(n.timings.val, with)
+		}
+	}
+	inner := r.edits
+	r.edits = outer
+	if !last || !j.doc.given(fieldResponseFields) {
+		r.edits = append(r.edits, inner...)
+		return
+	}
+	r.edits.replace(at, j.chosenFields(inner.apply(nil, c.data[:at.to])[at.from:]))
 }
 
 // ownSettings corrects the settings, which tell of our own request.
@@ -252,9 +290,13 @@ func (j *Job) appendDerived(b, text, tokens []byte) []byte {
 	return append(b, `,"truncated":false,"stop_type":"limit","stopping_word":""}`...)
 }
 
-// chosenFields keeps what response_fields names, as the server would: a path is a
-// chain of keys with slashes, and the key of what it leads to. An empty list names all.
+// chosenFields keeps of the account of an end what response_fields names, as the server
+// would: a path is a chain of keys with slashes, and the key of what it leads to. An
+// empty list names all.
 func (j *Job) chosenFields(answer []byte) []byte {
+	if !j.doc.given(fieldResponseFields) {
+		return answer
+	}
 	b, named := []byte{'{'}, false
 	s := scanner{b: j.doc.value(fieldResponseFields)}
 	if s.peek() != '[' {

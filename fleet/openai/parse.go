@@ -100,8 +100,25 @@ func Parse(path string, body []byte, o Options) (*Job, error) {
 			return nil, err
 		}
 		j.readFields()
+		if err := j.checkChoices(); err != nil {
+			return nil, err
+		}
 	}
 	return j, j.nameModel()
+}
+
+// checkChoices refuses several answers of Responses, which has one: llama-server mixes the
+// events of all of them in one stream, and nobody can tell which is of which.
+func (j *Job) checkChoices() error {
+	if j.kind.api != apiResponses {
+		return nil
+	}
+	for _, f := range []field{fieldNCmpl, fieldN} {
+		if n, ok := j.doc.number(f); ok && n > 1 {
+			return invalid(fieldNames[f], "invalid_value", fmt.Sprintf("the field %q can only be 1 here: Responses has one answer", fieldNames[f]))
+		}
+	}
+	return nil
 }
 
 // readFields takes from the body what the job has to know.

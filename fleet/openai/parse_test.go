@@ -87,6 +87,14 @@ func TestBodiesRefused(t *testing.T) {
 			t.Errorf("%.40q: %v (param %q), want one that says %q", x.body, err, e.Param, x.says)
 		}
 	}
+	for _, f := range []string{"n", "n_cmpl"} { // the events of several answers could not be told apart
+		_, err := Parse("/v1/responses", []byte(`{"input":"x","`+f+`":2}`), Options{})
+		if e, ok := errors.AsType[*Error](err); !ok || e.Status != 400 || e.Param != f {
+			t.Errorf("two answers of Responses by %s: %v", f, err)
+		}
+		mustParse(t, "/v1/responses", `{"input":"x","`+f+`":1}`, Options{})
+		mustParse(t, "/v1/messages", `{"messages":[],"`+f+`":2}`, Options{}) // llama-server reads none there
+	}
 	if _, err := Parse("/nope", []byte("{}"), Options{}); ErrorFor(err).Status != 404 {
 		t.Errorf("an unknown path: %v", err)
 	}

@@ -81,7 +81,7 @@ func (j *Job) takeChunk(c *chunk, told *fleet.Timings) error {
 	}
 	switch {
 	case c.progress.ok() && !c.says():
-		if j.progress && !j.moved() {
+		if j.tellsProgress(c) {
 			j.emit(c, false)
 		}
 		return nil
@@ -94,6 +94,10 @@ func (j *Job) takeChunk(c *chunk, told *fleet.Timings) error {
 	j.emit(c, false)
 	return nil
 }
+
+// tellsProgress reports whether the chunk brings progress that the client asked for: of the
+// prompt that it sent, not of one that was made to go on.
+func (j *Job) tellsProgress(c *chunk) bool { return c.progress.ok() && j.progress && !j.moved() }
 
 // noteFigures takes the server's figures and reports whether they say how many tokens
 // it generated so far.
@@ -242,7 +246,7 @@ func (j *Job) takePart(c *chunk, ch *choice, p *part, counted bool) (verdict, er
 		return drop, nil
 	}
 	begins, goes := j.takeRole(c, ch, p)
-	if !goes || p.opens != 0 && !ch.opens(p) {
+	if !goes || p.opens != 0 && !ch.opens(p) && !j.tellsProgress(c) {
 		return drop, nil
 	}
 	kept := 0

@@ -74,6 +74,69 @@ func TestVerboseTellsTheClientsOwnSettings(t *testing.T) {
 	}
 }
 
+// The account that verbose tells with a piece of text has timings only because we asked
+// for them.
+func TestVerboseHasNoTimingsThatOnlyWeAskedFor(t *testing.T) {
+	const figures = `"timings":{"prompt_n":1,"predicted_n":1}`
+	const chunk = `{"choices":[{"text":"a","index":0,"logprobs":null,"finish_reason":null}],"id":"a","__verbose":{"content":"a","tokens":[5],"tokens_predicted":1%s}%s}`
+	for asked, want := range map[string]string{"": "", `,"timings_per_token":true`: "," + figures} {
+		j := mustParse(t, "/v1/completions", `{"prompt":"P","max_tokens":9,"stream":true,"verbose":true`+asked+`}`, Options{})
+		request(t, j, nodeA)
+		got := feed(t, j, []string{fmt.Sprintf(chunk, ","+figures, ","+figures)})
+		if want := "data: " + fmt.Sprintf(chunk, want, want) + "\n\n"; got != want {
+			t.Errorf("asked %q:\n got %s\nwant %s", asked, got, want)
+		}
+	}
+}
+
+// The account at the end of a stream, which a node alone cuts down to what
+// response_fields names: where it stands by itself, and inside of verbose.
+func TestStreamsEndWithTheFieldsThatWereChosen(t *testing.T) {
+	const account = `{"index":0,"content":"","tokens":[],"stop":true,"tokens_predicted":3,"timings":{"prompt_n":1,"predicted_n":3}}`
+	const chosen = `{"tokens_predicted":3,"timings/predicted_n":3}`
+	const openAI = `{"choices":[{"text":"","index":0,"logprobs":null,"finish_reason":"length"}],"id":"a","__verbose":%s}`
+	const fields = `"prompt":"P","stream":true,"response_fields":["tokens_predicted","timings/predicted_n"]`
+	for path, x := range map[string]struct{ body, piece, came, want string }{
+		"/completion": {`{` + fields + `}`, `{"index":0,"content":"a","tokens":[5],"stop":false}`, account, chosen},
+		"/v1/completions": {
+			`{` + fields + `,"verbose":true}`, withIDs(text("a"), "[5]", 1),
+			fmt.Sprintf(openAI, account), fmt.Sprintf(openAI, chosen),
+		},
+	} {
+		j := mustParse(t, path, x.body, Options{})
+		if body, _ := request(t, j, nodeA); strings.Contains(body, "response_fields") {
+			t.Errorf("%s: the node is to choose: %s", path, body)
+		}
+		got := feed(t, j, []string{x.piece, x.came})
+		if want := "data: " + x.piece + "\n\ndata: " + x.want + "\n\n"; got != want {
+			t.Errorf("%s:\n got %s\nwant %s", path, got, want)
+		}
+	}
+	// So does one whose end is derived.
+	j := mustParse(t, "/completion", `{"n_predict":1,"prompt":"P","stream":true,"response_fields":["content","stop_type"]}`, Options{})
+	request(t, j, nodeA)
+	feed(t, j, []string{`{"index":0,"content":"a","tokens":[5],"stop":false,"tokens_predicted":1}`})
+	if got, want := string(j.End(nil)), "data: {\"content\":\"\",\"stop_type\":\"limit\"}\n\n"; got != want {
+		t.Errorf("derived: got %s, want %s", got, want)
+	}
+}
+
+// Progress is told again and again, in Responses by an event that also opens the answer.
+func TestProgressOfResponsesGoesOn(t *testing.T) {
+	const event = `{"type":"response.in_progress","response":{"id":"r","object":"response","status":"in_progress"},"prompt_progress":{"total":9,"cache":0,"processed":%d,"time_ms":1}}`
+	for asked, want := range map[string]int{"": 0, `,"return_progress":true`: 3} {
+		j := mustParse(t, "/v1/responses", `{"input":"q","stream":true`+asked+`}`, Options{})
+		request(t, j, nodeA)
+		got := feed(t, j, []string{fmt.Sprintf(event, 0), fmt.Sprintf(event, 4), fmt.Sprintf(event, 9)})
+		if n := strings.Count(got, `"prompt_progress"`); n != want {
+			t.Errorf("asked %q: progress was told %d times, want %d: %s", asked, n, want, got)
+		}
+		if n := strings.Count(got, "event: response.in_progress"); n != max(1, want) {
+			t.Errorf("asked %q: got %d events: %s", asked, n, got)
+		}
+	}
+}
+
 func TestStaleTimingsOfProgressAreIgnored(t *testing.T) {
 	j := mustParse(t, chatPath, stream(`,"max_tokens":9`), Options{})
 	request(t, j, nodeA)

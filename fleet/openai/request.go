@@ -87,6 +87,7 @@ func (j *Job) writeOwn(w *writer, i fleet.Instance) {
 		return
 	}
 	w.set(fieldReturnProgress, yes)
+	w.drop(fieldResponseFields) // it would cut away what ends the stream; see chosenFields
 	if j.countsTokens() {
 		w.set(fieldTimingsPerToken, yes)
 	}
@@ -102,8 +103,6 @@ func (j *Job) writeOwn(w *writer, i fleet.Instance) {
 		if j.keepsIDs() {
 			w.set(fieldVerbose, yes)
 		}
-	case apiNative:
-		w.drop(fieldResponseFields) // it would cut away what ends the stream; see native.go
 	}
 	if j.seed != "" {
 		w.set(fieldSeed, []byte(j.seed))

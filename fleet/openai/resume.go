@@ -28,8 +28,8 @@ type prefill struct {
 }
 
 // readPrefill reads the last message. The rules are llama-server's since May 2026:
-// continue_final_message says what to go on with; without it, or with true, that is
-// the content, unless only reasoning is there.
+// continue_final_message says what to go on with, whoever's message it is; without it, or
+// with true, that is the content, unless only reasoning is there.
 func (j *Job) readPrefill() (p prefill) {
 	d := &j.doc
 	last := &d.last
@@ -39,7 +39,10 @@ func (j *Job) readPrefill() (p prefill) {
 		p.odd = last.is(d.body, "assistant") || last.kindIs(d.body, "reasoning") || last.kindIs(d.body, "function_call")
 		return p
 	}
-	if !j.kind.chats() || !last.is(d.body, "assistant") {
+	how, _ := d.text(fieldContinue)
+	p.explicit = j.kind.api == apiChat && d.messages > 0 &&
+		(d.isTrue(fieldContinue) || how == "content" || how == "reasoning_content")
+	if !j.kind.chats() || !p.explicit && !last.is(d.body, "assistant") {
 		return p
 	}
 	var odd, odd2 bool
@@ -50,8 +53,6 @@ func (j *Job) readPrefill() (p prefill) {
 	}
 	p.reasoning, odd2 = d.string(last.reasoning)
 	p.odd = odd || odd2 || last.tools.given(d.body)
-	how, _ := d.text(fieldContinue)
-	p.explicit = d.isTrue(fieldContinue) || how == "content" || how == "reasoning_content"
 	p.how = prefillContent
 	if how == "reasoning_content" || how != "content" && len(p.content) == 0 && len(p.reasoning) > 0 {
 		p.how = prefillReasoning

@@ -29,7 +29,7 @@ func (j *Job) assemble(c *chunk, ch *choice, p *part) (size int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if at := c.tokens; c.flat && at.to-at.from > 2 {
+	if at := c.tokens; (c.flat || j.verbose) && at.to-at.from > 2 {
 		if len(ch.tokens) > 0 {
 			ch.tokens = append(ch.tokens, ',')
 		}
@@ -242,6 +242,7 @@ func (j *Job) wholeVerbose() []byte {
 		return r.rawVerbose
 	}
 	j.fitNative(c)
+	r.fitWholeTimings(c)
 	ch := &r.choices[0]
 	text := ch.content
 	if len(text) == 0 {
@@ -250,8 +251,9 @@ func (j *Job) wholeVerbose() []byte {
 	var n nativePart
 	n.read(&scanner{b: c.data})
 	r.edits.replace(n.content.val, appendString(nil, text))
+	j.returnTokens(&n, ch)
 	j.ownSettings(n.settings.val)
-	return ch.appendProbs(r.edits.apply(nil, c.data))
+	return j.chosenFields(ch.appendProbs(r.edits.apply(nil, c.data)))
 }
 
 // appendEnvelope appends members of the envelope that are known.

@@ -312,6 +312,32 @@ func TestResponseFieldsChooseWhatANativeAnswerHas(t *testing.T) {
 	}
 }
 
+// What verbose adds to a whole answer is cut down to what response_fields names, has the
+// tokens where they are asked for, and counts what every node did.
+func TestWholeAnswerTellsAllThatVerboseWould(t *testing.T) {
+	const body = `{"prompt":"P","max_tokens":9,"verbose":true%s}`
+	last := func(n int) string {
+		return fmt.Sprintf(`{"choices":[{"text":"","index":0,"logprobs":null,"finish_reason":"stop"}],"id":"a",`+
+			`"__verbose":{"content":"","tokens":[],"stop":true,"tokens_predicted":%d,%s},%[2]s}`, n, timings(20, n))
+	}
+	for fields, want := range map[string]string{
+		`,"response_fields":["tokens_predicted","timings/predicted_n"]`: `{"timings/predicted_n":3,"tokens_predicted":3}`,
+		`,"response_fields":["nothing"]`:                                `{}`,
+		`,"response_fields":["content","tokens"]`:                       `{"content":"ab","tokens":[]}`,
+		`,"return_tokens":true,"response_fields":["content","tokens"]`:  `{"content":"ab","tokens":[5,6]}`,
+	} {
+		j := mustParse(t, "/v1/completions", fmt.Sprintf(body, fields), Options{})
+		request(t, j, nodeA)
+		feed(t, j, []string{counted(withIDs(text("a"), "[5]", 1), 20, 1)})
+		request(t, j, nodeG)
+		feed(t, j, []string{counted(withIDs(text("b"), "[6]", 1), 21, 1), last(2)})
+		got, _ := json.Marshal(decode(t, string(j.End(nil)))["__verbose"])
+		if string(got) != want {
+			t.Errorf("%s: got %s, want %s", fields, got, want)
+		}
+	}
+}
+
 func TestWholeAnswerKeepsLogprobs(t *testing.T) {
 	e := capture(t, "chat-logprobs")
 	j := mustParse(t, e.Request.Path, strings.Replace(e.Request.Body, `,"stream":true`, "", 1), Options{})
@@ -320,6 +346,31 @@ func TestWholeAnswerKeepsLogprobs(t *testing.T) {
 	list := decode(t, string(j.End(nil)))["choices"].([]any)[0].(map[string]any)["logprobs"].(map[string]any)["content"].([]any)
 	if len(list) != 3 || list[2].(map[string]any)["logprob"] == nil {
 		t.Errorf("logprobs = %v", list)
+	}
+}
+
+// Told to, llama-server goes on with the last message whoever says it.
+func TestAMessageOfTheUserCanBeGoneOnWith(t *testing.T) {
+	const body = `{"messages":[{"role":"user","content":"The fox"}],"continue_final_message":true,"add_generation_prompt":false%s}`
+	j := mustParse(t, chatPath, fmt.Sprintf(body, ""), Options{})
+	if _, m := request(t, j, nodeA); m["echo"] != true {
+		t.Errorf("a whole answer: echo = %v, want true", m["echo"])
+	}
+	j = mustParse(t, chatPath, fmt.Sprintf(body, `,"stream":true`), Options{})
+	if _, m := request(t, j, nodeA); m["echo"] != nil {
+		t.Errorf("a stream: echo = %v, want none", m["echo"])
+	}
+	feed(t, j, []string{delta(role), content(" jumps")})
+	_, m := request(t, j, nodeB)
+	want := []any{map[string]any{"role": "user", "content": "The fox jumps"}}
+	if d := cmp.Diff(want, m["messages"]); d != "" || m["continue_final_message"] != "content" {
+		t.Errorf("how %v (-want +got):\n%s", m["continue_final_message"], d)
+	}
+	j = mustParse(t, chatPath, `{"messages":[],"continue_final_message":true,"add_generation_prompt":false,"stream":true}`, Options{})
+	request(t, j, nodeA)
+	feed(t, j, []string{delta(role), content("a")})
+	if _, m := request(t, j, nodeB); len(m["messages"].([]any)) != 0 || m["seed"] == nil {
+		t.Errorf("of no message: got %v, want it all again", m)
 	}
 }
 
