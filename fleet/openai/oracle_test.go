@@ -236,7 +236,7 @@ type stage struct {
 func (s *stage) id(what string) string { return fmt.Sprintf("%s_%d", what, s.node) }
 
 func (s *stage) event(m map[string]any) {
-	if s.req.PerToken && s.api != apiMessages && s.api != apiNative {
+	if s.req.PerToken && s.api != apiMessages {
 		m["timings"] = map[string]any{"cache_n": 1, "prompt_n": s.prompt - 1, "prompt_ms": 1, "predicted_n": s.predicted, "predicted_ms": s.predicted}
 	}
 	b, _ := json.Marshal(m)

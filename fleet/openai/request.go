@@ -132,13 +132,13 @@ func (d *document) pingInterval() (int64, bool) {
 
 // countsTokens reports whether the server is to tell its figures with every token:
 // they cost bytes, and are needed where an answer can be gone on with and its
-// count matters. llama-server's own completions count without being asked.
+// count matters, or its times, which llama-server's own completions always end with.
 func (j *Job) countsTokens() bool {
-	if j.repeats || j.opts.Resume != ResumeOn || j.kind.api == apiNative {
+	if j.repeats || j.opts.Resume != ResumeOn {
 		return false
 	}
 	limit, _ := j.budget()
-	return limit > 0 || j.usage || !j.streams || j.kind.api == apiResponses
+	return limit > 0 || j.usage || !j.streams || j.kind.api == apiResponses || j.kind.api == apiNative
 }
 
 // keepsIDs reports whether the ids of the tokens are kept, so that going on does not

@@ -127,6 +127,26 @@ func TestThreeNodesGiveOneAnswer(t *testing.T) {
 	}
 }
 
+func TestTimesOfLlamaServersOwnCompletionsAfterALoss(t *testing.T) {
+	token := func(text string, n int) string {
+		return fmt.Sprintf(`{"index":0,"content":%q,"tokens":[%d],"stop":false,"id_slot":-1,"tokens_predicted":%d,"tokens_evaluated":20}`, text, n, n)
+	}
+	path, body := question(apiNative, true, 100, 1)
+	j := mustParse(t, path, body, Options{})
+	request(t, j, nodeA)
+	out := feed(t, j, []string{counted(token("a", 1), 20, 1), counted(token("b", 2), 20, 3)})
+	if strings.Contains(out, "timings") {
+		t.Errorf("times that nobody asked for: %s", out)
+	}
+	request(t, j, nodeB)
+	out = feed(t, j, []string{counted(token("c", 3), 22, 1), counted(`{"index":0,"content":"","stop":true,"tokens_predicted":2,"tokens_evaluated":22,"stop_type":"eos"}`, 22, 2)})
+	end := decode(t, strings.TrimPrefix(out[strings.LastIndex(strings.TrimSpace(out), "\n")+1:], "data: "))
+	times, _ := end["timings"].(map[string]any)
+	if end["tokens_predicted"] != 5.0 || times["prompt_n"] != 19.0 || times["predicted_n"] != 5.0 || times["predicted_ms"] != 50.0 {
+		t.Errorf("got %s, want the times of both nodes", out)
+	}
+}
+
 func TestBudgetKeepsOneField(t *testing.T) {
 	for _, x := range []struct{ give, want string }{
 		{`,"max_tokens":9`, "max_tokens"},
