@@ -43,7 +43,7 @@ func (j *Job) emit(c *chunk, last bool) {
 	j.fitTimings(c, last)
 	switch {
 	case c.flat:
-		j.fitNative(c)
+		j.fitNative(c, last)
 	case j.kind.typed():
 		j.fitEvent(c)
 		r.out = appendName(r.out, c.kind.of(c.data))

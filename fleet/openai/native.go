@@ -110,14 +110,18 @@ func (f *figures) notePrompt(c *chunk) {
 	}
 }
 
-// fitNative makes the account of the last node one of all nodes.
-func (j *Job) fitNative(c *chunk) {
-	if j.relay.before().nodes == 0 {
+// fitNative makes the account of the last node one of all nodes. last: it is that of the
+// end, which tells the settings.
+func (j *Job) fitNative(c *chunk, last bool) {
+	if !last && j.relay.before().nodes == 0 {
 		return
 	}
 	var n nativePart
 	n.read(&scanner{b: c.data})
 	j.fitAccount(c, &n)
+	if last {
+		j.ownSettings(n.settings.val)
+	}
 }
 
 // fitAccount is fitNative for the account that n is, which may stand inside of a chunk.
@@ -190,7 +194,7 @@ func (j *Job) appendNative(b []byte, ch *choice) []byte {
 	if !c.scan(apiNative, ch.last) {
 		return append(b, ch.last...)
 	}
-	j.fitNative(c)
+	j.fitNative(c, false)
 	r.fitWholeTimings(c)
 	var n nativePart
 	n.read(&scanner{b: c.data})

@@ -241,7 +241,7 @@ func (j *Job) wholeVerbose() []byte {
 	if !c.scan(apiNative, r.rawVerbose) {
 		return r.rawVerbose
 	}
-	j.fitNative(c)
+	j.fitNative(c, false)
 	r.fitWholeTimings(c)
 	ch := &r.choices[0]
 	text := ch.content
