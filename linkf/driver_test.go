@@ -158,6 +158,29 @@ func TestLinkThatIsLostAtOnceIsDialledAgain(t *testing.T) {
 	}
 }
 
+// Of a link that is lost again and again, only the last loss is being dealt with.
+func TestLossesDoNotPileUp(t *testing.T) {
+	rigs(t, func(t *testing.T, r *rig) {
+		words, _ := r.stream(context.Background(), "")
+		for i := range 10 {
+			r.says(fmt.Sprint(i))
+			get(t, words, "an event")
+			r.way.cut()
+			r.until("that was lost", func(s fleet.NodeState) bool { return s.Away != nil })
+			r.until("that is back", func(s fleet.NodeState) bool { return s.Away == nil })
+		}
+		dealing := func() int {
+			all := make([]byte, 1<<20)
+			return strings.Count(string(all[:runtime.Stack(all, true)]), "(*Link).goOn(")
+		}
+		for deadline := time.Now().Add(10 * time.Second); dealing() > 0; runtime.Gosched() {
+			if time.Now().After(deadline) {
+				t.Fatalf("the link is back, and %d of its losses are still dealt with", dealing())
+			}
+		}
+	})
+}
+
 func TestClientThatLeavesEndsItsGeneration(t *testing.T) {
 	rigs(t, func(t *testing.T, r *rig) {
 		ctx, cancel := context.WithCancelCause(context.Background())

@@ -33,6 +33,7 @@ type Link struct {
 	watchers map[chan struct{}]struct{}
 	readers  map[chan struct{}]int // of its log
 	lostAt   time.Time             // when it had a connection last
+	back     context.CancelFunc    // ends what is done while there is none; nil: there was none yet
 	dialling chan struct{}         // closed when the attempt that runs is over; nil: none
 	dialErr  error                 // of the last attempt
 }
@@ -316,6 +317,9 @@ func (l *Link) attach(c net.Conn, s *secure, g *greeting) error {
 	}
 	x := &headConn{link: l, c: c, kick: make(chan struct{}, 1)}
 	l.conn = x
+	if l.back != nil {
+		l.back()
+	}
 	l.dialled(nil)
 	l.m.up(clockNow(), g)
 	l.stir()
@@ -346,23 +350,31 @@ func (l *Link) serve(x *headConn, s *secure) {
 		state.Away = fmt.Errorf("node %s: the link was lost: %w", l.name, err)
 	}
 	l.tell(state)
-	l.wg.Go(l.goOn)
+	away, back := context.WithCancel(l.life)
+	l.back = back
+	l.wg.Go(func() {
+		defer back()
+		l.goOn(away)
+	})
 }
 
 // goOn does what is due while there is no connection: it dials again at once, and ends
-// what cannot be alive any more.
-func (l *Link) goOn() {
+// what cannot be alive any more. away ends with the next connection.
+func (l *Link) goOn(away context.Context) {
 	if l.dial != "" {
-		l.redial()
+		l.redial(away)
 	}
 	for {
 		l.mu.Lock()
+		if away.Err() != nil {
+			l.mu.Unlock()
+			return
+		}
 		l.m.tick(clockNow())
 		l.stir()
 		at, due := l.m.wake()
-		gone := l.conn != nil || !due
 		l.mu.Unlock()
-		if gone || !pause(l.life, at-clockNow()) {
+		if !due || !pause(away, at-clockNow()) {
 			return
 		}
 	}
