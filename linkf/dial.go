@@ -93,6 +93,7 @@ func (l *Link) try() error {
 		if err = e.allows(g.node.identity); err != nil {
 			g.turnAway(c, s, err)
 		} else {
+			stop() // from here on the link closes it, with a reason
 			err = l.attach(c, s, g)
 		}
 	}

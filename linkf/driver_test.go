@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/slotfleet/slotfleet/fleet"
@@ -207,6 +208,62 @@ func TestNodeThatStopsEndsItsGenerationsAsLost(t *testing.T) {
 			t.Errorf("got %v, want a lost node", err)
 		}
 		get(t, r.server.ended, "the end of the generation")
+	})
+}
+
+// deaf is a connection that is not read any more once it is told so.
+type deaf struct {
+	net.Conn
+	now    chan struct{}
+	closed context.Context
+}
+
+func (c deaf) Read(b []byte) (int, error) {
+	select {
+	case <-c.now:
+		<-c.closed.Done()
+		return 0, net.ErrClosed
+	default:
+		return c.Conn.Read(b)
+	}
+}
+
+// Who closes a link does not wait for a node that reads nothing.
+func TestLinkToANodeThatDoesNotReadCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, err := NewHead(HeadOptions{Identity: "edge"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, link := newNode(t, newServer()), h.Joined("box-a")
+		its, mine := net.Pipe()
+		closed, end := context.WithCancel(t.Context())
+		c := deaf{mine, make(chan struct{}), closed}
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			_, _ = n.serve(c, "head", func() {})
+		}()
+		h.Accept(its, "10.0.0.1", func(j *Joiner) error { return j.Attach(link) })
+		synctest.Wait()
+		close(c.now)
+		called := make(chan error, 1)
+		go func() {
+			_, err := link.Call(t.Context(), fleet.Call{Op: fleet.OpAsk, Path: "/x", Body: make([]byte, 1<<20)})
+			called <- err
+		}()
+		synctest.Wait()
+		began := time.Now()
+		_ = link.Close("the test is over")
+		if took := time.Since(began); took > closeLimit {
+			t.Errorf("it took %v to close, want at most %v", took, closeLimit)
+		}
+		if err := <-called; err == nil {
+			t.Error("the call was answered")
+		}
+		end()
+		<-served
+		_ = n.Close()
 	})
 }
 

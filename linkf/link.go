@@ -237,11 +237,17 @@ func (l *Link) Watch(ctx context.Context, f func(fleet.NodeState)) {
 	}
 }
 
+// closeLimit is how long a node may take for the last words of a link.
+const closeLimit = time.Second
+
 // Close ends the link and its connection, and waits for both.
 func (l *Link) Close(reason string) error {
 	l.mu.Lock()
 	err := errors.New(reason)
 	l.quit(err)
+	if x := l.conn; x != nil {
+		defer time.AfterFunc(closeLimit, func() { _ = x.c.Close() }).Stop()
+	}
 	l.m.lost(clockNow(), lost(l.name, fleet.CauseClosed, err))
 	l.m.close(err)
 	l.stir()
