@@ -28,8 +28,9 @@ import (
 type NodeApp struct {
 	// The fleets to dial: `https://host/path` or `http://host/path` where a site of theirs
 	// has `fleet_join`, or `linkf://host:port`, where their `listen` is. Each gets a link of
-	// its own; one that cannot be reached is dialled again. Or `auto` alone: those on the
-	// local network that `announce` themselves. Default: none.
+	// its own; one that cannot be reached is dialled again. Two addresses of one fleet get
+	// one link, which the other takes over when it is lost. And `auto`: those on the local
+	// network that `announce` themselves. Default: none.
 	Heads []string `json:"heads,omitempty"`
 
 	// Where fleets may dial in: `:port` or `host:port`. Default: they may not. A node
@@ -145,10 +146,7 @@ func (a *NodeApp) provisionPeers(repl *caddy.Replacer) error {
 		}
 		a.o.Heads = append(a.o.Heads, strings.TrimPrefix(expanded, linkfScheme))
 	}
-	switch {
-	case a.o.Seek && len(a.Heads) > 1:
-		return errors.New("head auto goes with no other head: one that is found and named would get two links, which end each other")
-	case a.o.Seek && open:
+	if a.o.Seek && open {
 		return errors.New("head auto takes any machine of the local network, and there is no token: add `token`, or `insecure`")
 	}
 	if a.Listen == "" {

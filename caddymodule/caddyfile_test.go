@@ -12,8 +12,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
-
-	"github.com/slotfleet/slotfleet/linkf"
 )
 
 // TestCaddyfiles adapts testdata/*.caddyfiletest: a Caddyfile, a line of ten dashes,
@@ -218,7 +216,6 @@ func TestBadConfigsAreRefusedWithoutATrace(t *testing.T) {
 		"announce a name":       {apps(`{"announce":true,"insecure":true,"listen":"box:1"}`, `{}`), "listen has the name box: write its IP address"},
 		"source of an agent":    {apps(`{"insecure":true,"nodes":[{"name":"a","url":"linkf://x:1"}]}`, `{"sources":[{"name":"a","file":"/a"}]}`), "node a: a source of the slotlog app has the name under which"},
 		"node of any head":      {linked(`"heads":["auto"]`), "head auto takes any machine of the local network, and there is no token"},
-		"node, auto and more":   {linked(`"tokens":["` + linkf.NewToken() + `"],"heads":["auto","linkf://10.0.0.1:1"]`), "head auto goes with no other head"},
 		"node at any head":      {linked(`"heads":["linkf://10.0.0.1:1"]`), "head linkf://10.0.0.1:1 is another machine, and there is no token"},
 		"node open to anybody":  {linked(`"listen":":1"`), "listen :1 is open to other machines, and there is no token"},
 		"node without heads":    {linked(`"lanes":1`), "no head and no listen"},

@@ -140,7 +140,11 @@ func (h *Head) Serve(ln net.Listener, adopt func(*Joiner) error) error {
 func (h *Head) Accept(c net.Conn, host string, adopt func(*Joiner) error) {
 	if err := h.admit(c, host, adopt); err != nil {
 		_ = c.Close()
-		if !errors.Is(err, errTwins) { // the link said so once
+		switch {
+		case errors.Is(err, errTwins): // the link said so once
+		case errors.Is(err, RefusedLinked):
+			h.log.Debug("a node that dialled in is linked already", "address", host)
+		default:
 			h.amiss.warn("a node that dialled in was not taken", host, err)
 		}
 	}

@@ -78,6 +78,7 @@ type agentConn struct {
 	head       *agentHead // nil: hello is awaited
 	version    uint16     // to be told with the answer to hello
 	greeted    bool       // the answer was sent
+	dialled    bool       // by the node
 	reconciled bool
 	ack        *reconcileAck // to be sent
 
@@ -124,10 +125,14 @@ func (a *agentMachine) actions() []agentAction {
 
 func (a *agentMachine) act(x agentAction) { a.acts = append(a.acts, x) }
 
-// up gives the machine a connection that is encrypted, under a number never used before.
-func (a *agentMachine) up(now time.Duration, conn uint64) {
+// up gives the machine a connection that is encrypted, under a number never used before;
+// dialled says that the node made it.
+func (a *agentMachine) up(now time.Duration, conn uint64, dialled bool) {
 	a.advance(now)
-	a.conns[conn] = &agentConn{id: conn, wire: &wire{lastIn: a.now, lastOut: a.now, follows: true}, since: a.now, busySince: a.now, toldAt: a.now - statusGap, slotsAt: a.now - statusGap}
+	a.conns[conn] = &agentConn{
+		id: conn, dialled: dialled, wire: &wire{lastIn: a.now, lastOut: a.now, follows: true},
+		since: a.now, busySince: a.now, toldAt: a.now - statusGap, slotsAt: a.now - statusGap,
+	}
 }
 
 // down says that a connection is gone. What runs goes on until its lease ends.
@@ -272,7 +277,9 @@ func (a *agentMachine) frame(c *agentConn, f frame) error {
 }
 
 // hello learns which head it is. A connection of one that is connected takes the place
-// of the older; a head that began anew has no use for what its predecessor had here.
+// of the older, unless the node dialled both: then two of its addresses lead to one head,
+// and the newer would be replaced in turn. A head that began anew has no use for what its
+// predecessor had here.
 func (a *agentMachine) hello(c *agentConn, m hello) error {
 	w, err := whoIs(m.Instance, m.Identity)
 	if err != nil {
@@ -285,6 +292,10 @@ func (a *agentMachine) hello(c *agentConn, m hello) error {
 	h := a.heads[w.identity]
 	if h == nil && len(a.heads) >= maxHeads {
 		return fmt.Errorf("this node works for %d heads already", maxHeads)
+	}
+	if h != nil && h.instance == w.instance && c.dialled && h.conn.stays() {
+		c.wire.refusal = RefusedLinked
+		return &linkedError{head: w.identity, by: h.conn.id}
 	}
 	if h != nil && h.conn != nil {
 		a.close(h.conn, fmt.Errorf("head %s has a newer connection", w.identity))
@@ -306,6 +317,20 @@ func (a *agentMachine) hello(c *agentConn, m hello) error {
 	}
 	a.act(agentAction{kind: agentGreeted, conn: c.id, identity: w.identity})
 	return nil
+}
+
+// linkedError says that the node has a link to a head already.
+type linkedError struct {
+	head string
+	by   uint64 // the number of its connection
+}
+
+func (e *linkedError) Error() string { return "the node has another link to head " + e.head }
+
+// stays reports whether it is a connection that the node dialled, and nothing ended it
+// yet. One of which nothing comes is over after three heartbeats.
+func (c *agentConn) stays() bool {
+	return c != nil && c.dialled && c.wire.bye == "" && !c.wire.closed
 }
 
 // reconcile drops what the head does not list, and says what is held of what it lists.

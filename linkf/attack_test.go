@@ -403,7 +403,7 @@ func TestReplayedNodeProvesNothing(t *testing.T) {
 func TestOtherVersionsOfMessagesAreRefusedWithTheReason(t *testing.T) {
 	id := make([]byte, instanceLen)
 	w := newWorld(always{})
-	w.agent.up(w.nodeTime(), 1)
+	w.agent.up(w.nodeTime(), 1, false)
 	w.agent.receive(w.nodeTime(), 1, new(wire).put(nil, typeHello, hello{From: 2, To: 9, Instance: id, Identity: "edge"}, 0))
 	if b := w.agent.pull(w.nodeTime(), 1, nil, chunkLen); !bytes.Contains(b, []byte("speaks versions 2 to 9, this node 1")) {
 		t.Errorf("the node says %q, want both versions", b)

@@ -70,10 +70,11 @@ type nodeConn struct {
 	node   *Node
 	id     uint64
 	kick   chan struct{}
-	known  func() // called when greeted
+	peer   string // its address
+	known  func() // called when greeted; nil: the node dialled
 	linked bool   // the head has taken the node
 	over   error
-	done   chan struct{}
+	done   chan struct{} // closed when it is over, for the machine, too
 }
 
 // nodeRun is a generation of the model server.
@@ -234,7 +235,7 @@ func (n *Node) act() {
 				c.over = x.err
 			}
 		case agentGreeted:
-			if c := n.conns[x.conn]; c != nil {
+			if c := n.conns[x.conn]; c != nil && c.known != nil {
 				c.known()
 			}
 		case agentLinked:

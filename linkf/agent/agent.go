@@ -21,14 +21,13 @@ import (
 // Options say which server an [Agent] runs, and for whom.
 type Options struct {
 	// Heads are those to dial, as [linkf.Node.Join] has them: host:port, or the URL of a
-	// fleet_join. Each gets a link of its own.
+	// fleet_join. Each gets a link of its own, but for those that lead to one head.
 	Heads []string
 
 	// HeadTLS is for heads behind https. Default: the system's roots.
 	HeadTLS *tls.Config
 
 	// Seek has the node look for heads on the local network and dial those that it finds.
-	// A head must not be among Heads, too: its two links would end each other.
 	Seek bool
 
 	// Listener takes heads that dial the node. The agent closes it. Default: none.
