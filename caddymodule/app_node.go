@@ -326,16 +326,17 @@ func (a *NodeApp) Stop() error {
 
 // running is a node that outlives its configuration.
 type running struct {
-	agent *agent.Agent
-	drain time.Duration // how long it may take to end
-	tail  *tail         // nil: none
+	identity string
+	agent    *agent.Agent
+	drain    time.Duration // how long it may take to end
+	tail     *tail         // nil: none
 }
 
 // defaultNodeDrain is how long what runs on a node may go on when Caddy stops.
 const defaultNodeDrain = 30 * time.Second
 
 func (a *NodeApp) launch() (_ *running, err error) {
-	r, o := &running{drain: cmp.Or(time.Duration(a.DrainTimeout), defaultNodeDrain)}, a.o
+	r, o := &running{identity: a.o.Identity, drain: cmp.Or(time.Duration(a.DrainTimeout), defaultNodeDrain)}, a.o
 	defer func() {
 		if err != nil && r.tail != nil {
 			err = errors.Join(err, dropTails([]*tail{r.tail}))
@@ -352,7 +353,7 @@ func (a *NodeApp) launch() (_ *running, err error) {
 			return nil, fmt.Errorf("fleet_node: listen %s: %w", a.listen, err)
 		}
 	}
-	if r.agent, err = agent.Start(o); err != nil {
+	if r.agent, err = namesakes.start(o); err != nil {
 		return nil, errors.Join(err, closeListener(o.Listener))
 	}
 	return r, nil
@@ -373,7 +374,7 @@ func (r *running) Destruct() error {
 		r.agent.Drain(ctx)
 		cancel()
 	}
-	err := r.agent.Close()
+	err := namesakes.end(r.identity, r.agent)
 	if r.tail != nil {
 		err = errors.Join(err, dropTails([]*tail{r.tail}))
 	}

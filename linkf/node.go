@@ -56,6 +56,7 @@ type Node struct {
 	runs   map[uint64]*nodeRun
 	calls  map[uint64]context.CancelFunc
 	turns  map[string]int // which token a peer is met with, if it is not the first
+	rests  chan struct{}  // closed when heads are dialled again; nil: they are
 	closed bool
 	state  fleet.NodeState // as the upstream told last
 	heard  time.Duration   // when the model server last gave a sign of life

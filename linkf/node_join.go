@@ -35,7 +35,7 @@ func (n *Node) JoinAny(ctx context.Context, head string, addresses func() []stri
 	defer cancel()
 	defer context.AfterFunc(n.life, cancel)()
 	tries := joinTries{wait: joinFirst}
-	for {
+	for n.rested(ctx) {
 		all := addresses()
 		if len(all) == 0 {
 			return
@@ -54,6 +54,45 @@ func (n *Node) JoinAny(ctx context.Context, head string, addresses func() []stri
 		}
 	}
 }
+
+// Rest has the node dial no head until it is told to go on, while another of its name
+// does so in its place. Links that stand stay.
+func (n *Node) Rest(on bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case on && n.rests == nil:
+		n.rests = make(chan struct{})
+	case !on && n.rests != nil:
+		close(n.rests)
+		n.rests = nil
+	}
+}
+
+// resting is closed when heads are dialled again; nil: they are.
+func (n *Node) resting() <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.rests
+}
+
+// rested waits until heads are dialled; false: ctx ended first.
+func (n *Node) rested(ctx context.Context) bool {
+	for {
+		rests := n.resting()
+		if rests == nil {
+			return true
+		}
+		select {
+		case <-rests:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// errRests: the node dials no head for now.
+var errRests = errors.New("another node of this name dials in its place")
 
 // joinTries are those to keep a link to one head.
 type joinTries struct {
@@ -74,6 +113,8 @@ func (n *Node) noted(j *joinTries, head string, err error) {
 	}
 	var other *linkedError
 	switch {
+	case n.resting() != nil:
+		return // its place was taken, as is due
 	case errors.As(err, &other):
 		var by string
 		j.known = RefusedLinked
@@ -187,6 +228,10 @@ func (n *Node) dial(ctx context.Context, address string) (linked bool, err error
 		return false, err
 	}
 	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
+	if n.resting() != nil {
+		_ = c.Close()
+		return false, errRests
+	}
 	return n.serve(c, address, nil)
 }
 

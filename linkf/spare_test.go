@@ -169,3 +169,32 @@ func TestLinkThatIsDeadKeepsNoSpareAway(t *testing.T) {
 		t.Errorf("a head that began anew: got %v", err)
 	}
 }
+
+// While another node of its name dials, a node does not; then it does at once, whatever
+// it waited for before.
+func TestNodeThatRestsDialsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newServer())
+		tries := 0
+		go n.JoinAny(t.Context(), "x", func() []string {
+			tries++
+			return []string{"no address"}
+		})
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if tries < 10 {
+			t.Fatalf("it tried %d times in ten minutes", tries)
+		}
+		n.Rest(true)
+		before := tries
+		time.Sleep(10 * time.Minute)
+		if synctest.Wait(); tries != before {
+			t.Errorf("it tried %d times while it rests", tries-before)
+		}
+		n.Rest(false)
+		if synctest.Wait(); tries != before+1 {
+			t.Errorf("it tried %d times when it goes on, want once, at once", tries-before)
+		}
+		_ = n.Close()
+	})
+}

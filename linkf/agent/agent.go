@@ -135,6 +135,10 @@ func learn(ctx context.Context, up *llamacpp.Link) {
 	_, _ = up.Call(ctx, fleet.Call{Op: fleet.OpProbe})
 }
 
+// Rest has the agent dial no head until it is told to go on, while another of its name
+// does so. Links that stand stay.
+func (a *Agent) Rest(on bool) { a.node.Rest(on) }
+
 // Drain takes nothing new, has the heads move what can go on elsewhere, and waits until
 // nothing runs or ctx ends. Close is to follow.
 func (a *Agent) Drain(ctx context.Context) { a.node.Drain(ctx) }
