@@ -92,12 +92,13 @@ type Joiner struct {
 	s     *secure
 	g     *greeting
 	taken bool // by a link, which closes the connection
+	said  bool // by a link: that there are two of the name
 }
 
 // Joining is what a manager adopts.
 func (j *Joiner) Joining() fleet.Joining {
 	return fleet.Joining{
-		Identity: j.Identity, Address: j.Address, Attach: j.Attach,
+		Identity: j.Identity, Address: j.Address, Attach: j.Attach, Rival: j.rival,
 		Open: func() (fleet.Link, error) {
 			l := j.head.Joined(j.Identity)
 			return l, j.Attach(l)
@@ -141,7 +142,7 @@ func (h *Head) Accept(c net.Conn, host string, adopt func(*Joiner) error) {
 	if err := h.admit(c, host, adopt); err != nil {
 		_ = c.Close()
 		switch {
-		case errors.Is(err, errTwins): // the link said so once
+		case errors.Is(err, errTwins), errors.Is(err, errSaid): // the link said so once
 		case errors.Is(err, RefusedLinked):
 			h.log.Debug("a node that dialled in is linked already", "address", host)
 		default:
@@ -170,8 +171,13 @@ func (h *Head) join(c net.Conn, address string, adopt func(*Joiner) error) error
 	if err != nil && !j.taken {
 		g.turnAway(c, s, err)
 	}
+	if err != nil && j.said {
+		err = errors.Join(err, errSaid)
+	}
 	return err
 }
+
+var errSaid = errors.New("the log says so")
 
 // turnAway tells a node that was greeted why it is not taken, and waits until it has read
 // that: what it sent meanwhile would make a close a reset.

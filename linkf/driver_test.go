@@ -437,9 +437,11 @@ func TestHeadsShareTheLanesOfANode(t *testing.T) {
 	<-served
 }
 
-// A name that is in use is not given to somebody at another address, who is told so.
+// A name that is in use is not given to somebody at another address, who is told so, as
+// are the log of the head and the one who has it, both once.
 func TestTakenNameIsRefusedWithTheReason(t *testing.T) {
-	h, err := NewHead(HeadOptions{Identity: "edge"})
+	var ofHead, ofFirst kept
+	h, err := NewHead(HeadOptions{Identity: "edge", Logger: ofHead.log()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -462,7 +464,11 @@ func TestTakenNameIsRefusedWithTheReason(t *testing.T) {
 		}()
 		return adopted, served
 	}
-	first, second := newNode(t, newServer()), newNode(t, newServer())
+	first, err := NewNode(NodeOptions{Identity: "box-a", Upstream: newServer(), Logger: ofFirst.log()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := newNode(t, newServer())
 	adopted, served := come(first, "10.0.0.1")
 	if err := get(t, adopted, "the first"); err != nil {
 		t.Fatal(err)
@@ -472,12 +478,23 @@ func TestTakenNameIsRefusedWithTheReason(t *testing.T) {
 			t.Fatal("the first is not alive for the manager")
 		}
 	}
-	refused, told := come(second, "10.0.0.2")
-	if err := get(t, refused, "the second"); !errors.Is(err, fleet.ErrNameInUse) {
-		t.Errorf("the head: got %v, want %v", err, fleet.ErrNameInUse)
+	for range 2 {
+		refused, told := come(second, "10.0.0.2")
+		if err := get(t, refused, "the second"); !errors.Is(err, fleet.ErrNameInUse) {
+			t.Errorf("the head: got %v, want %v", err, fleet.ErrNameInUse)
+		}
+		if err := get(t, told, "the second's end"); err == nil || !strings.Contains(err.Error(), "identity of its own") {
+			t.Errorf("the second node: got %v, want to be told what to do", err)
+		}
 	}
-	if err := get(t, told, "the second's end"); err == nil || !strings.Contains(err.Error(), "identity of its own") {
-		t.Errorf("the second node: got %v, want to be told what to do", err)
+	const want = "two nodes call themselves box-a, at 10.0.0.1 and 10.0.0.2"
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(strings.Join(ofFirst.lines(), ""), want); runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatalf("the first node's log does not say %q", want)
+		}
+	}
+	if all := ofHead.lines(); len(all) != 1 || !strings.Contains(all[0], want) {
+		t.Errorf("the head's log says %q, want once %q", all, want)
 	}
 	if err := errors.Join(first.Close(), second.Close()); err != nil {
 		t.Error(err)
