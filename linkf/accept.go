@@ -131,7 +131,12 @@ func (h *Head) Serve(ln net.Listener, adopt func(*Joiner) error) error {
 		wg.Go(func() {
 			stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 			defer stop()
-			h.Accept(c, hostOf(c), adopt)
+			h.Accept(c, hostOf(c), func(j *Joiner) error {
+				if !stop() {
+					return net.ErrClosed
+				}
+				return adopt(j) // its link outlives the listener
+			})
 		})
 	})
 }
