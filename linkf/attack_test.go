@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/slotfleet/slotfleet/fleet"
 )
 
 // What peers that mean ill, or are broken, can do to either side. Who attacks a head
@@ -378,6 +380,53 @@ func TestLeaseEndsOnTimeThoughTheHeadDoesNotRead(t *testing.T) {
 		if err := n.Close(); err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// Silence is noticed behind a write that waits, which nobody may ever read: a node that is
+// to come back by another way has no time for more.
+func TestSilenceIsNoticedBehindAWriteThatWaits(t *testing.T) {
+	const soon = heartbeats*heartbeatBusy + 2*writeWaits
+	t.Run("node", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t, newServer(), token(t, tokenA))
+			x := &target{role: RoleHead, doors: &n.doors, accept: n.accept}
+			synctest.Wait() // it knows its server
+			p := x.enter(t)
+			p.greet(x) // the answer to reconcile waits to be written from here on
+			p.say(p.w.put(nil, typeAssign, assign{key{1, 1}, 1, 30_000, 10_000, "m", ""}, 0))
+			time.Sleep(soon)
+			synctest.Wait()
+			if n := len(n.conns); n != 0 {
+				t.Errorf("after %v of silence %d connections stand", soon, n)
+			}
+			_ = n.Close()
+		})
+	})
+	t.Run("head", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			h, err := NewHead(HeadOptions{Identity: "edge", Tokens: keysOf(t, tokenA)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			link := h.Joined("box-a")
+			x := &target{role: RoleNode, doors: &h.doors, accept: func(c net.Conn) {
+				h.Accept(c, hostOf(c), func(j *Joiner) error { return j.Attach(link) })
+			}}
+			p := x.enter(t)
+			p.greet(x)
+			ended := make(chan error, 1)
+			go func() {
+				ended <- link.Run(t.Context(), fleet.Assignment{Model: "m", Path: "/x"}, func(fleet.Event) error { return nil })
+			}()
+			time.Sleep(soon)
+			synctest.Wait()
+			if link.conn != nil {
+				t.Errorf("after %v of silence the link stands", soon)
+			}
+			_ = link.Close("the test is over")
+			<-ended
+		})
 	})
 }
 

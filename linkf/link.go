@@ -402,7 +402,7 @@ func (x *headConn) pull(b []byte) ([]byte, time.Duration, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conn != x {
-		return b, 0, errors.New("the node has a newer connection")
+		return b, 0, errReplaced
 	}
 	now := clockNow()
 	l.m.tick(now)
@@ -411,5 +411,20 @@ func (x *headConn) pull(b []byte) ([]byte, time.Duration, error) {
 	at, _ := l.m.wake()
 	return b, max(time.Millisecond, at-now), x.over
 }
+
+// late implements end.
+func (x *headConn) late() error {
+	l := x.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn != x {
+		return errReplaced
+	}
+	l.m.tick(clockNow())
+	l.stir()
+	return x.over
+}
+
+var errReplaced = errors.New("the node has a newer connection")
 
 var _ fleet.Link = (*Link)(nil)

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"net"
 	"sync"
 	"time"
 
@@ -350,4 +351,16 @@ func (x *nodeConn) pull(b []byte) ([]byte, time.Duration, error) {
 	}
 	n.act()
 	return b, again, x.over
+}
+
+// late implements end.
+func (x *nodeConn) late() error {
+	x.node.mu.Lock()
+	defer x.node.mu.Unlock()
+	if x.node.conns[x.id] != x {
+		return net.ErrClosed
+	}
+	x.node.m.tick(clockNow())
+	x.node.stir()
+	return x.over
 }
