@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -379,6 +380,47 @@ func TestLeaseEndsOnTimeThoughTheHeadDoesNotRead(t *testing.T) {
 		}
 		if err := n.Close(); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// A million frames of the least size cost neither side memory that stays, and the link goes on.
+func TestMillionTinyFramesAreBorne(t *testing.T) {
+	many := 1_000_000
+	if raced || testing.Short() {
+		many = 50_000
+	}
+	targets(t, func(t *testing.T, x *target) {
+		p := x.enter(t)
+		p.greet(x)
+		heard := make(chan int64, 1)
+		go func() {
+			n, _ := io.Copy(io.Discard, p.c)
+			heard <- n
+		}()
+		held := func() uint64 {
+			var m runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&m)
+			return m.HeapAlloc
+		}
+		before := held()
+		for sent := 0; sent < many; {
+			var b []byte
+			for ; len(b) < 50_000; sent += 2 {
+				b = p.w.put(b, typeKeepalive, empty{}, 0)
+				b = p.w.put(b, 0x7FFF|Droppable, empty{}, 0)
+			}
+			p.say(b)
+		}
+		synctest.Wait()
+		if after := held(); after > before+1<<20 {
+			t.Errorf("after %d frames %d bytes more are held, want at most 1 MiB", many, after-before)
+		}
+		p.say(p.w.put(nil, typeKeepalive, empty{}, 0)) // fails if the link is over
+		_ = p.c.Close()
+		if n := <-heard; n > int64(many) {
+			t.Errorf("it answered %d frames with %d bytes", many, n)
 		}
 	})
 }
