@@ -44,7 +44,7 @@ func (l *Link) contest(came instanceID, host string) error {
 	}
 	_, twin := t.ousted[came]
 	switch {
-	case l.conn == nil || came == t.linked || l.dial != "":
+	case l.conn == nil || l.conn.over != nil || came == t.linked || l.dial != "":
 		delete(t.ousted, came)
 	case twin:
 		t.ousted[came] = now
