@@ -129,13 +129,18 @@ func (h *Head) Serve(ln net.Listener, adopt func(*Joiner) error) error {
 	defer cancel()
 	return accepted(ctx, ln, &h.amiss, func(c net.Conn) {
 		wg.Go(func() {
-			stop := context.AfterFunc(ctx, func() { _ = c.Close() })
-			defer stop()
+			watch := func() func() bool { return context.AfterFunc(ctx, func() { _ = c.Close() }) }
+			stop := watch()
+			defer func() { stop() }()
 			h.Accept(c, hostOf(c), func(j *Joiner) error {
 				if !stop() {
 					return net.ErrClosed
 				}
-				return adopt(j) // its link outlives the listener
+				err := adopt(j) // its link outlives the listener
+				if err != nil {
+					stop = watch()
+				}
+				return err
 			})
 		})
 	})
