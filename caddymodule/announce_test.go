@@ -46,10 +46,11 @@ func TestNodeFindsTheFleetOnTheLocalNetwork(t *testing.T) {
 	}
 	fleet_node {
 		head auto
+		head linkf://127.0.0.1:%s
 		token %s
 		identity box-c
 		upstream %s
-	}`, port, token, fleet, token, sim.URL())
+	}`, port, token, fleet, port, token, sim.URL())
 	}
 	announcements := func() (all []*discover.Announcer) {
 		signs.Range(func(_, v any) bool {
@@ -85,7 +86,7 @@ func TestNodeFindsTheFleetOnTheLocalNetwork(t *testing.T) {
 
 func TestValidateAnnouncesAndLooksForNothing(t *testing.T) {
 	token := linkf.NewToken()
-	config, err := adapt("{\nfleet {\nlisten :8454\nannounce\ntoken " + token + "\n}\nfleet_node {\nhead auto\ntoken " + token + "\nupstream http://127.0.0.1:1\n}\n}\n")
+	config, err := adapt("{\nfleet {\nlisten :8454\nannounce\ntoken " + token + "\n}\nfleet_node {\nhead auto\nhead linkf://127.0.0.1:1\ntoken " + token + "\nupstream http://127.0.0.1:1\n}\n}\n")
 	if err != nil {
 		t.Fatal(err)
 	}

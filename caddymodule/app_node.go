@@ -28,8 +28,9 @@ import (
 type NodeApp struct {
 	// The fleets to dial: `https://host/path` or `http://host/path` where a site of theirs
 	// has `fleet_join`, or `linkf://host:port`, where their `listen` is. Each gets a link of
-	// its own; one that cannot be reached is dialled again. Or `auto` alone: those on the
-	// local network that `announce` themselves. Default: none.
+	// its own; one that cannot be reached is dialled again. Two addresses of one fleet get
+	// one link, which the other takes over when it is lost. And `auto`: those on the local
+	// network that `announce` themselves. Default: none.
 	Heads []string `json:"heads,omitempty"`
 
 	// Where fleets may dial in: `:port` or `host:port`. Default: they may not. A node
@@ -57,6 +58,10 @@ type NodeApp struct {
 
 	// The API key that the server wants. Default: none.
 	Key string `json:"key,omitempty"`
+
+	// A file with the certificates (PEM) that a server with `https` is checked against.
+	// Placeholders are expanded. Default: the system's.
+	UpstreamTLSCA string `json:"upstream_tls_ca,omitempty"`
 
 	// The server's log. Default: none, so that fleets know only of what they sent.
 	Log *NodeLog `json:"log,omitempty"`
@@ -110,7 +115,8 @@ func (a *NodeApp) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.provisionServer(repl); err != nil {
+	serverRoots, err := a.provisionServer(repl)
+	if err != nil {
 		return err
 	}
 	if err := a.provisionLog(ctx); err != nil {
@@ -120,7 +126,7 @@ func (a *NodeApp) Provision(ctx caddy.Context) error {
 	if a.log != nil {
 		read = a.log.Key()
 	}
-	parts := []string{a.listen, a.o.Identity, a.o.Upstream, a.o.Key, read, roots, fmt.Sprint(a.Lanes, len(a.o.Heads), a.o.Seek, a.DrainTimeout)}
+	parts := []string{a.listen, a.o.Identity, a.o.Upstream, a.o.Key, read, roots, serverRoots, fmt.Sprint(a.Lanes, len(a.o.Heads), a.o.Seek, a.DrainTimeout)}
 	a.key = identity(append(append(parts, a.o.Heads...), secrets...)...)
 	return nil
 }
@@ -145,10 +151,7 @@ func (a *NodeApp) provisionPeers(repl *caddy.Replacer) error {
 		}
 		a.o.Heads = append(a.o.Heads, strings.TrimPrefix(expanded, linkfScheme))
 	}
-	switch {
-	case a.o.Seek && len(a.Heads) > 1:
-		return errors.New("head auto goes with no other head: one that is found and named would get two links, which end each other")
-	case a.o.Seek && open:
+	if a.o.Seek && open {
 		return errors.New("head auto takes any machine of the local network, and there is no token: add `token`, or `insecure`")
 	}
 	if a.Listen == "" {
@@ -216,34 +219,58 @@ func hostPort(address string) string {
 	return host
 }
 
-// provisionServer checks what the node is called, and its server.
-func (a *NodeApp) provisionServer(repl *caddy.Replacer) error {
+// provisionServer checks what the node is called, and its server. It returns the text of
+// the certificates that this is checked against.
+func (a *NodeApp) provisionServer(repl *caddy.Replacer) (roots string, err error) {
 	for _, x := range []struct {
 		what, from string
 		to         *string
 	}{{"identity", a.Identity, &a.o.Identity}, {"upstream", a.Upstream, &a.o.Upstream}, {"key", a.Key, &a.o.Key}} {
-		var err error
 		if *x.to, err = repl.ReplaceOrErr(x.from, true, true); err != nil {
-			return fmt.Errorf("%s cannot be read (%w): set it in the environment or file it comes from", x.what, err)
+			return "", fmt.Errorf("%s cannot be read (%w): set it in the environment or file it comes from", x.what, err)
 		}
 	}
 	if err := checkURL(a.o.Upstream); err != nil {
-		return fmt.Errorf("upstream: %w", err)
+		return "", fmt.Errorf("upstream: %w", err)
 	}
 	if a.o.Identity == "" {
 		name, err := os.Hostname()
 		if err != nil {
-			return fmt.Errorf("no identity, and the host has no name: %w", err)
+			return "", fmt.Errorf("no identity, and the host has no name: %w", err)
 		}
 		a.o.Identity = name
 	}
 	if len(a.o.Identity) > 255 {
-		return fmt.Errorf("identity has %d bytes: at most 255 are allowed", len(a.o.Identity))
+		return "", fmt.Errorf("identity has %d bytes: at most 255 are allowed", len(a.o.Identity))
 	}
-	if err := tryOut(llamacpp.Options{Name: a.o.Identity, URL: a.o.Upstream, Key: a.o.Key}); err != nil {
-		return fmt.Errorf("upstream: %w", err)
+	if roots, err = a.provisionServerTrust(repl); err != nil {
+		return "", fmt.Errorf("upstream: %w", err)
 	}
-	return nil
+	if err := tryOut(llamacpp.Options{Name: a.o.Identity, URL: a.o.Upstream, Key: a.o.Key, TLS: a.o.TLS}); err != nil {
+		return "", fmt.Errorf("upstream: %w", err)
+	}
+	return roots, nil
+}
+
+// provisionServerTrust reads the certificates that the server is checked against, and
+// returns their text.
+func (a *NodeApp) provisionServerTrust(repl *caddy.Replacer) (roots string, err error) {
+	if a.UpstreamTLSCA == "" {
+		return "", nil
+	}
+	if err := checkTrust(a.UpstreamTLSCA, a.o.Upstream); err != nil {
+		return "", err
+	}
+	path, err := repl.ReplaceOrErr(a.UpstreamTLSCA, true, true)
+	if err != nil {
+		return "", fmt.Errorf("tls_ca cannot be read: %w", err)
+	}
+	config, pem, err := trust(path)
+	if err != nil {
+		return "", err
+	}
+	a.o.TLS = config
+	return string(pem), nil
 }
 
 // provisionLog checks where the server's log comes from.
@@ -299,16 +326,17 @@ func (a *NodeApp) Stop() error {
 
 // running is a node that outlives its configuration.
 type running struct {
-	agent *agent.Agent
-	drain time.Duration // how long it may take to end
-	tail  *tail         // nil: none
+	identity string
+	agent    *agent.Agent
+	drain    time.Duration // how long it may take to end
+	tail     *tail         // nil: none
 }
 
 // defaultNodeDrain is how long what runs on a node may go on when Caddy stops.
 const defaultNodeDrain = 30 * time.Second
 
 func (a *NodeApp) launch() (_ *running, err error) {
-	r, o := &running{drain: cmp.Or(time.Duration(a.DrainTimeout), defaultNodeDrain)}, a.o
+	r, o := &running{identity: a.o.Identity, drain: cmp.Or(time.Duration(a.DrainTimeout), defaultNodeDrain)}, a.o
 	defer func() {
 		if err != nil && r.tail != nil {
 			err = errors.Join(err, dropTails([]*tail{r.tail}))
@@ -325,7 +353,7 @@ func (a *NodeApp) launch() (_ *running, err error) {
 			return nil, fmt.Errorf("fleet_node: listen %s: %w", a.listen, err)
 		}
 	}
-	if r.agent, err = agent.Start(o); err != nil {
+	if r.agent, err = namesakes.start(o); err != nil {
 		return nil, errors.Join(err, closeListener(o.Listener))
 	}
 	return r, nil
@@ -346,7 +374,7 @@ func (r *running) Destruct() error {
 		r.agent.Drain(ctx)
 		cancel()
 	}
-	err := r.agent.Close()
+	err := namesakes.end(r.identity, r.agent)
 	if r.tail != nil {
 		err = errors.Join(err, dropTails([]*tail{r.tail}))
 	}

@@ -31,7 +31,8 @@ func parseNodeOption(d *caddyfile.Dispenser, before any) (any, error) {
 //		insecure
 //		identity <name>
 //		upstream <url> {
-//			key <key>
+//			key    <key>
+//			tls_ca <path>
 //		}
 //		log      file <path> | source <name>
 //		lanes    <number>
@@ -85,7 +86,14 @@ func (a *NodeApp) readUpstream(d *caddyfile.Dispenser) error {
 	if err := checked(&a.Upstream, checkURL)(d); err != nil {
 		return err
 	}
-	return block{"key": {read: text(&a.Key)}}.parse(d, "upstream")
+	err := block{"key": {read: text(&a.Key)}, "tls_ca": {read: text(&a.UpstreamTLSCA)}}.parse(d, "upstream")
+	if err != nil {
+		return err
+	}
+	if err := checkTrust(a.UpstreamTLSCA, a.Upstream); err != nil {
+		return d.Errf("upstream: %v", err)
+	}
+	return nil
 }
 
 // Interface guards.

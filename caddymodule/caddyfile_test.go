@@ -12,8 +12,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
-
-	"github.com/slotfleet/slotfleet/linkf"
 )
 
 // TestCaddyfiles adapts testdata/*.caddyfiletest: a Caddyfile, a line of ten dashes,
@@ -88,6 +86,7 @@ func TestBadCaddyfilesAreRefused(t *testing.T) {
 		"node of no server":     {global("fleet_node {\nlisten :1\n}"), "fleet_node has no upstream", "4"},
 		"node of no head":       {global("fleet_node {\nupstream http://x\n}"), "fleet_node has no head and no listen", "4"},
 		"head of no scheme":     {global("fleet_node {\nhead x:1\n}"), `head: "x:1": want https://host/path, where the fleet has fleet_join, linkf://host:port, where it listens, or auto`, "3"},
+		"server's CA, no TLS":   {global("fleet_node {\nhead linkf://x:1\nupstream http://x {\ntls_ca /ca\n}\n}"), `upstream: tls_ca is for https, and the address is http://x`, "6"},
 		"head by FTP":           {global("fleet_node {\nhead ftp://x/join\n}"), `head: "ftp://x/join": want https://host/path or http://host/path`, "3"},
 		"head with a password":  {global("fleet_node {\nhead https://u:secret@x/join\n}"), `want no user, password or fragment`, "3"},
 		"head twice":            {global("fleet_node {\nhead linkf://x:1\nhead linkf://X:1\n}"), "head linkf://X:1 is there twice", "4"},
@@ -218,7 +217,6 @@ func TestBadConfigsAreRefusedWithoutATrace(t *testing.T) {
 		"announce a name":       {apps(`{"announce":true,"insecure":true,"listen":"box:1"}`, `{}`), "listen has the name box: write its IP address"},
 		"source of an agent":    {apps(`{"insecure":true,"nodes":[{"name":"a","url":"linkf://x:1"}]}`, `{"sources":[{"name":"a","file":"/a"}]}`), "node a: a source of the slotlog app has the name under which"},
 		"node of any head":      {linked(`"heads":["auto"]`), "head auto takes any machine of the local network, and there is no token"},
-		"node, auto and more":   {linked(`"tokens":["` + linkf.NewToken() + `"],"heads":["auto","linkf://10.0.0.1:1"]`), "head auto goes with no other head"},
 		"node at any head":      {linked(`"heads":["linkf://10.0.0.1:1"]`), "head linkf://10.0.0.1:1 is another machine, and there is no token"},
 		"node open to anybody":  {linked(`"listen":":1"`), "listen :1 is open to other machines, and there is no token"},
 		"node without heads":    {linked(`"lanes":1`), "no head and no listen"},
@@ -227,6 +225,9 @@ func TestBadConfigsAreRefusedWithoutATrace(t *testing.T) {
 		"node, key not set":     {linked(`"listen":"localhost:1","key":"{env.SLOTFLEET_TEST_UNSET}"`), "key cannot be read"},
 		"node, CA missing":      {linked(`"heads":["https://localhost/join"],"tls_ca":"` + folder + `/none"`), "pki/authorities/local/root.crt in the data folder of the head's Caddy"},
 		"node, CA not set":      {linked(`"heads":["https://localhost/join"],"tls_ca":"{env.SLOTFLEET_TEST_UNSET}"`), "tls_ca cannot be read"},
+		"server, CA missing":    {linked(`"listen":"localhost:1","upstream":"https://x","upstream_tls_ca":"` + folder + `/none"`), "upstream: tls_ca"},
+		"server, CA not set":    {linked(`"listen":"localhost:1","upstream":"https://x","upstream_tls_ca":"{env.SLOTFLEET_TEST_UNSET}"`), "upstream: tls_ca cannot be read"},
+		"server, CA, no TLS":    {linked(`"listen":"localhost:1","upstream":"http://x","upstream_tls_ca":"` + folder + `"`), "upstream: tls_ca is for https"},
 		"node, CA a folder":     {linked(`"heads":["https://localhost/join"],"tls_ca":"` + folder + `"`), "is a directory"},
 		"node, CA of no use":    {linked(`"heads":["linkf://localhost:1"],"tls_ca":"/a"`), "tls_ca is for a head with https, and there is none"},
 		"null node":             {apps(`{"nodes":[null]}`, `{}`), "null"},

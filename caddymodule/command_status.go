@@ -121,6 +121,13 @@ func (s fleetStatus) write(w io.Writer, now time.Time) error {
 				return err
 			}
 		}
+		if x := n.Namesake; x != nil {
+			_, err := fmt.Fprintf(w, "\nanother node that calls itself %s dials in from %s and is turned away: give one of the two another identity\n",
+				printable(n.Name), printable(x.Address))
+			if err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

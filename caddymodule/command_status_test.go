@@ -39,7 +39,7 @@ func TestStatusTable(t *testing.T) {
 				Load:        &fleet.LoadStatus{Active: 2, At: now.Add(-3 * time.Second), Fresh: true},
 				PrefillRate: 900, DecodeRate: 45.26,
 			}}},
-			{Name: "box-b", Up: true, Instances: []fleet.InstanceStatus{{Model: "qwen3-32b", State: fleet.StateLoading}}},
+			{Name: "box-b", Up: true, Namesake: &fleet.NamesakeStatus{Address: "10.0.0.2", At: now}, Instances: []fleet.InstanceStatus{{Model: "qwen3-32b", State: fleet.StateLoading}}},
 			{Name: "box-\x1b[2J", Down: &fleet.DownStatus{
 				Since: now.Add(-2 * time.Minute), Cause: fleet.CauseRefused,
 				Error: "node box-\x1b[2J lost: refused: connect: connection refused", NextProbe: now.Add(4 * time.Second),
@@ -56,6 +56,8 @@ NODE         STATE    MODEL      LANES  CONTEXT  LOAD              SPEED
 box-a        ready    qwen3-32b  1/4    16,384   2 active, 3s old  900/45.3
 box-b        loading  qwen3-32b  0/-    -        -                 -
 box-\x1b[2J  down     -          -      -        -                 -
+
+another node that calls itself box-b dials in from 10.0.0.2 and is turned away: give one of the two another identity
 
 box-\x1b[2J has been down for 2 minutes (refused): connect: connection refused; next try in 4s
 `

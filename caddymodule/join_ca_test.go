@@ -74,3 +74,30 @@ func TestNodeTrustsTheOwnAuthorityOfItsHead(t *testing.T) {
 		}
 	}
 }
+
+// The server of a node has a certificate of its own authority: the node reads from it
+// with that, and not with another one.
+func TestNodeTrustsTheOwnAuthorityOfItsServer(t *testing.T) {
+	token, listens, at := linkf.NewToken(), freeAddr(t), freeAddr(t)
+	sim := startSim(t, llamasim.Options{Model: "m"})
+	cert, key, _ := ownCertificate(t)
+	stranger, _, _ := ownCertificate(t)
+	site := fmt.Sprintf("fleet\n}\nhttps://%s {\n\ttls %s %s\n\treverse_proxy %s", at, cert, key, strings.TrimPrefix(sim.URL(), "http://"))
+	global := func(ca string) string {
+		return fmt.Sprintf("auto_https disable_redirects\n\tfleet {\n\t\tlisten %s\n\t\ttoken %s\n\t}\n\tfleet_node {\n\t\thead linkf://%s\n\t\ttoken %s\n\t\tidentity box-a\n\t\tupstream https://%s {\n\t\t\ttls_ca %s\n\t\t}\n\t}", listens, token, listens, token, at, ca)
+	}
+	e := startEdge(t, global(stranger), site)
+	await(t, "the fleet to hear that the server is not trusted", func() bool {
+		return strings.Contains(e.get(e.Admin+"/fleet/nodes").Body, "certificate signed by unknown authority")
+	})
+	t.Setenv("SLOTFLEET_TEST_CA", cert)
+	if err := e.load(global("{env.SLOTFLEET_TEST_CA}"), site); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the server to be trusted", func() bool {
+		return e.post("/v1/chat/completions", chatBody("m", "hi", 3, false)).Status == 200
+	})
+	if sim.Stats().Requests == 0 {
+		t.Error("the server got no request")
+	}
+}

@@ -112,12 +112,12 @@ func (n *Node) checkAddress(address string) error {
 	if err := checkURL(address); err != nil {
 		return err
 	}
-	return n.checkTLS(address)
+	return checkTrust(n.TLSCA, address)
 }
 
-// checkTLS refuses certificates that nothing would be checked against.
-func (n *Node) checkTLS(address string) error {
-	if n.TLSCA == "" || strings.HasPrefix(address, "https:") || strings.HasPrefix(address, "{") {
+// checkTrust refuses certificates that nothing would be checked against.
+func checkTrust(ca, address string) error {
+	if ca == "" || strings.HasPrefix(address, "https:") || strings.HasPrefix(address, "{") {
 		return nil
 	}
 	return fmt.Errorf("tls_ca is for https, and the address is %s", address)

@@ -21,6 +21,7 @@ type way struct {
 	free  *sync.Cond
 	dark  bool           // nothing passes, and nobody is told
 	conns map[*pipe]bool // those that stand
+	taken int            // connections so far
 }
 
 // pipe is one connection on the way.
@@ -71,6 +72,7 @@ func (w *way) carry(c net.Conn) {
 	p := &pipe{a: c, b: d}
 	w.mu.Lock()
 	w.conns[p] = true
+	w.taken++
 	w.mu.Unlock()
 	var both sync.WaitGroup
 	both.Go(func() { w.pass(p, c, d) })

@@ -27,6 +27,10 @@ const (
 
 	// joinedKept is how long one that is down is kept, and with it its name.
 	joinedKept = time.Hour
+
+	// namesakeKept is how long it is shown that another node came with a node's name: one
+	// that is turned away comes again within half a minute.
+	namesakeKept = 10 * time.Minute
 )
 
 // DefaultRelink is how long a node that lost its link may stay away, where the policy
@@ -47,6 +51,10 @@ type Joining struct {
 	// Attach gives the link of a node that is known its new connection. Both are called
 	// outside of all locks but one that keeps policies and other joiners waiting.
 	Attach func(Link) error
+
+	// Rival tells the link of the node that has the name, and dialled in from another
+	// address, that this one is turned away for it. Default: nobody is told.
+	Rival func(l Link, from string)
 }
 
 // Adopt takes a node that dialled in. A known one gets its place back, with its link,
@@ -62,14 +70,11 @@ func (m *Manager) Adopt(j Joining) (isNew bool, err error) {
 	m.applying.Lock()
 	defer m.applying.Unlock()
 	n, err := m.joiner(j)
+	if n != nil {
+		return false, m.comesBack(n, j, err)
+	}
 	if err != nil {
 		return false, err
-	}
-	if n != nil {
-		if err := j.Attach(n.link); err != nil {
-			return false, fmt.Errorf("node %s: %w", j.Identity, err)
-		}
-		return false, nil
 	}
 	link, err := j.Open()
 	if err != nil {
@@ -82,7 +87,31 @@ func (m *Manager) Adopt(j Joining) (isNew bool, err error) {
 	return true, nil
 }
 
-// joiner returns the node that the joiner was before; nil: it is new.
+// comesBack gives a node that is known its new connection, unless err is that its name is
+// in use.
+func (m *Manager) comesBack(n *node, j Joining, err error) error {
+	if err != nil && j.Rival != nil {
+		j.Rival(n.link, n.peer)
+	}
+	if err == nil {
+		if err = j.Attach(n.link); err != nil {
+			err = fmt.Errorf("node %s: %w", j.Identity, err)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case err == nil && n.peer != j.Address:
+		n.peer, n.address, n.namesake = j.Address, j.Address, NamesakeStatus{}
+	case err == nil:
+	case errors.Is(err, ErrNameInUse):
+		n.namesake = NamesakeStatus{Address: j.Address, At: time.Now()}
+	}
+	return err
+}
+
+// joiner returns the node that the joiner was before, with an error if another one is
+// that now; nil: it is new.
 func (m *Manager) joiner(j Joining) (*node, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -103,9 +132,8 @@ func (m *Manager) joiner(j Joining) (*node, error) {
 		case n.peer != "" && n.name == j.Identity:
 			alive := n.away.IsZero() && n.up()
 			if alive && n.peer != j.Address {
-				return nil, fmt.Errorf("%w: %s dialled in from another machine and is alive; give this one an identity of its own", ErrNameInUse, j.Identity)
+				return n, fmt.Errorf("%w: %s dialled in from %s, another machine, and is alive; give this one an identity of its own", ErrNameInUse, j.Identity, n.peer)
 			}
-			n.peer, n.address = j.Address, j.Address
 			return n, nil
 		case n.peer != "":
 			joined++

@@ -15,6 +15,7 @@ func joining(identity, address string, l *fakeLink, attached *int) Joining {
 		Identity: identity, Address: address,
 		Open:   func() (Link, error) { return l, nil },
 		Attach: func(Link) error { *attached++; return nil },
+		Rival:  func(l Link, from string) { l.(*fakeLink).rival = from + " and " + address },
 	}
 }
 
@@ -38,11 +39,20 @@ func TestNodeThatDialsInIsUsedAndGetsItsPlaceBack(t *testing.T) {
 		if _, err := m.Adopt(joining("box-a", "10.0.0.2", serving("m", 1), &attached)); !errors.Is(err, ErrNameInUse) {
 			t.Errorf("the same name from another address: got %v, want %v", err, ErrNameInUse)
 		}
+		if want := "10.0.0.1 and 10.0.0.2"; x.rival != want {
+			t.Errorf("the first one's link was told %q, want %q", x.rival, want)
+		}
+		if got := m.Status().Nodes[0].Namesake; got == nil || got.Address != "10.0.0.2" {
+			t.Errorf("got %+v, want the second one's address shown", got)
+		}
 		x.tell(NodeState{Away: errors.New("cut")})
 		if isNew, err := m.Adopt(joining("box-a", "10.0.0.2", serving("m", 1), &attached)); isNew || err != nil || attached != 2 {
 			t.Errorf("another address once the first is away: got %v, %v", isNew, err)
 		}
 		st := m.Status()
+		if got := st.Nodes[0].Namesake; got != nil {
+			t.Errorf("got %+v of the one that has the name now", got)
+		}
 		if len(st.Nodes) != 1 || st.Nodes[0].Address != "10.0.0.2" || !st.Nodes[0].Joined || st.Nodes[0].Away == nil {
 			t.Errorf("got %+v", st.Nodes)
 		}

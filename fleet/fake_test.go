@@ -17,6 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // fakeLink is a node under the test's hand.
 type fakeLink struct {
 	mu        sync.Mutex
+	rival     string // what it was told of another node of its name
 	instances []Instance
 	places    int   // it loads what is asked for, so many at once; 0: what it has is loaded
 	down      error // what a probe answers; nil: it is up

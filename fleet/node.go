@@ -36,7 +36,10 @@ type node struct {
 	stated  time.Time // when it said last what it offers and carries
 	told    time.Time // when an outage was last logged
 	peer    string    // host that it dialled in from; empty: the configuration names it
-	places  int       // how many instances it can have loaded; 0: no limit
+
+	namesake NamesakeStatus // who was turned away for its name last; zero: nobody
+
+	places int // how many instances it can have loaded; 0: no limit
 
 	outcomes tally // of attempts
 	outages  tally // those that are bad

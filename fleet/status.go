@@ -14,11 +14,18 @@ type NodeStatus struct {
 	Down      *DownStatus      `json:"down,omitempty"`
 	Joined    bool             `json:"joined,omitempty"`      // it dialled in
 	Away      *time.Time       `json:"away,omitempty"`        // since when its link has no connection; it may come back
+	Namesake  *NamesakeStatus  `json:"namesake,omitempty"`    // another one that dials in with its name is turned away
 	Drain     *DrainStatus     `json:"drain,omitempty"`       // it takes nothing new
 	RestsTo   *time.Time       `json:"rests_until,omitempty"` // until then it is used only if nobody else is there
 	LastHeard *time.Time       `json:"last_heard,omitempty"`
 	StatusAge *float64         `json:"status_age_seconds,omitempty"` // since it, or its log, said what it offers and carries
 	Instances []InstanceStatus `json:"instances"`
+}
+
+// NamesakeStatus is a node that was turned away for its name, which another one has.
+type NamesakeStatus struct {
+	Address string    `json:"address"` // the host that it dialled from
+	At      time.Time `json:"at"`      // when it came last
 }
 
 // DownStatus is an outage.
@@ -184,6 +191,9 @@ func (m *Manager) nodeStatus(n *node, now time.Time) NodeStatus {
 	s.Joined = n.peer != ""
 	if away := n.away; !away.IsZero() {
 		s.Away = &away
+	}
+	if x := n.namesake; !x.At.IsZero() && now.Sub(x.At) < namesakeKept {
+		s.Namesake = &x
 	}
 	if n.rests(now) {
 		until := n.restUntil

@@ -92,12 +92,13 @@ type Joiner struct {
 	s     *secure
 	g     *greeting
 	taken bool // by a link, which closes the connection
+	said  bool // by a link: that there are two of the name
 }
 
 // Joining is what a manager adopts.
 func (j *Joiner) Joining() fleet.Joining {
 	return fleet.Joining{
-		Identity: j.Identity, Address: j.Address, Attach: j.Attach,
+		Identity: j.Identity, Address: j.Address, Attach: j.Attach, Rival: j.rival,
 		Open: func() (fleet.Link, error) {
 			l := j.head.Joined(j.Identity)
 			return l, j.Attach(l)
@@ -128,9 +129,19 @@ func (h *Head) Serve(ln net.Listener, adopt func(*Joiner) error) error {
 	defer cancel()
 	return accepted(ctx, ln, &h.amiss, func(c net.Conn) {
 		wg.Go(func() {
-			stop := context.AfterFunc(ctx, func() { _ = c.Close() })
-			defer stop()
-			h.Accept(c, hostOf(c), adopt)
+			watch := func() func() bool { return context.AfterFunc(ctx, func() { _ = c.Close() }) }
+			stop := watch()
+			defer func() { stop() }()
+			h.Accept(c, hostOf(c), func(j *Joiner) error {
+				if !stop() {
+					return net.ErrClosed
+				}
+				err := adopt(j) // its link outlives the listener
+				if err != nil {
+					stop = watch()
+				}
+				return err
+			})
 		})
 	})
 }
@@ -140,7 +151,11 @@ func (h *Head) Serve(ln net.Listener, adopt func(*Joiner) error) error {
 func (h *Head) Accept(c net.Conn, host string, adopt func(*Joiner) error) {
 	if err := h.admit(c, host, adopt); err != nil {
 		_ = c.Close()
-		if !errors.Is(err, errTwins) { // the link said so once
+		switch {
+		case errors.Is(err, errTwins), errors.Is(err, errSaid): // the link said so once
+		case errors.Is(err, RefusedLinked):
+			h.log.Debug("a node that dialled in is linked already", "address", host)
+		default:
 			h.amiss.warn("a node that dialled in was not taken", host, err)
 		}
 	}
@@ -166,8 +181,13 @@ func (h *Head) join(c net.Conn, address string, adopt func(*Joiner) error) error
 	if err != nil && !j.taken {
 		g.turnAway(c, s, err)
 	}
+	if err != nil && j.said {
+		err = errors.Join(err, errSaid)
+	}
 	return err
 }
+
+var errSaid = errors.New("the log says so")
 
 // turnAway tells a node that was greeted why it is not taken, and waits until it has read
 // that: what it sent meanwhile would make a close a reset.

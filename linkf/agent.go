@@ -78,6 +78,7 @@ type agentConn struct {
 	head       *agentHead // nil: hello is awaited
 	version    uint16     // to be told with the answer to hello
 	greeted    bool       // the answer was sent
+	dialled    bool       // by the node
 	reconciled bool
 	ack        *reconcileAck // to be sent
 
@@ -124,10 +125,14 @@ func (a *agentMachine) actions() []agentAction {
 
 func (a *agentMachine) act(x agentAction) { a.acts = append(a.acts, x) }
 
-// up gives the machine a connection that is encrypted, under a number never used before.
-func (a *agentMachine) up(now time.Duration, conn uint64) {
+// up gives the machine a connection that is encrypted, under a number never used before;
+// dialled says that the node made it.
+func (a *agentMachine) up(now time.Duration, conn uint64, dialled bool) {
 	a.advance(now)
-	a.conns[conn] = &agentConn{id: conn, wire: &wire{lastIn: a.now, lastOut: a.now, follows: true}, since: a.now, busySince: a.now, toldAt: a.now - statusGap, slotsAt: a.now - statusGap}
+	a.conns[conn] = &agentConn{
+		id: conn, dialled: dialled, wire: &wire{lastIn: a.now, lastOut: a.now, follows: true},
+		since: a.now, busySince: a.now, toldAt: a.now - statusGap, slotsAt: a.now - statusGap,
+	}
 }
 
 // down says that a connection is gone. What runs goes on until its lease ends.
@@ -269,70 +274,6 @@ func (a *agentMachine) frame(c *agentConn, f frame) error {
 		return handle(f, func(m callID) error { return a.hungUp(c, m) })
 	}
 	return fmt.Errorf("%s is nothing that a head sends", f.typ)
-}
-
-// hello learns which head it is. A connection of one that is connected takes the place
-// of the older; a head that began anew has no use for what its predecessor had here.
-func (a *agentMachine) hello(c *agentConn, m hello) error {
-	w, err := whoIs(m.Instance, m.Identity)
-	if err != nil {
-		return err
-	}
-	v, ok := commonVersion(m.From, m.To, Version, Version)
-	if !ok {
-		return fmt.Errorf("the head speaks versions %d to %d, this node %d", m.From, m.To, Version)
-	}
-	h := a.heads[w.identity]
-	if h == nil && len(a.heads) >= maxHeads {
-		return fmt.Errorf("this node works for %d heads already", maxHeads)
-	}
-	if h != nil && h.conn != nil {
-		a.close(h.conn, fmt.Errorf("head %s has a newer connection", w.identity))
-		h.conn = nil
-	}
-	if h != nil && h.instance != w.instance {
-		for _, s := range h.sessions {
-			a.drop(s, fmt.Errorf("head %s began anew", w.identity))
-		}
-		h = nil
-	}
-	if h == nil {
-		h = &agentHead{who: w, sessions: make(map[uint64]*agentSession)}
-		a.heads[w.identity] = h
-	}
-	h.conn, c.head, c.version = c, h, v
-	for _, s := range h.sessions {
-		s.away()
-	}
-	a.act(agentAction{kind: agentGreeted, conn: c.id, identity: w.identity})
-	return nil
-}
-
-// reconcile drops what the head does not list, and says what is held of what it lists.
-func (a *agentMachine) reconcile(c *agentConn, m reconcile) error {
-	if c.reconciled {
-		return fmt.Errorf("reconcile for the second time")
-	}
-	c.reconciled, c.stateDue, c.slotsDue, c.ack = true, true, a.log != nil, &reconcileAck{}
-	listed := make(map[uint64]bool, len(m.Sessions))
-	for _, w := range m.Sessions {
-		s := c.head.sessions[w.Session]
-		x := holding{key: w.key}
-		if s != nil && s.epoch == w.Epoch && s.resumes(w, a) {
-			listed[w.Session] = true
-			x.Held, x.Command = true, s.applied
-			a.mark(s)
-		}
-		c.ack.Sessions = append(c.ack.Sessions, x)
-	}
-	for id, s := range c.head.sessions {
-		if !listed[id] {
-			a.drop(s, fmt.Errorf("the head does not know it any more"))
-		}
-	}
-	a.leaseDue = min(a.leaseDue, a.now)
-	a.act(agentAction{kind: agentLinked, conn: c.id, identity: c.head.identity})
-	return nil
 }
 
 // offer says what the node offers now; wall is the time of its clock. It takes effect

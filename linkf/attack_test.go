@@ -9,10 +9,13 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/slotfleet/slotfleet/fleet"
 )
 
 // What peers that mean ill, or are broken, can do to either side. Who attacks a head
@@ -381,6 +384,94 @@ func TestLeaseEndsOnTimeThoughTheHeadDoesNotRead(t *testing.T) {
 	})
 }
 
+// A million frames of the least size cost neither side memory that stays, and the link goes on.
+func TestMillionTinyFramesAreBorne(t *testing.T) {
+	many := 1_000_000
+	if raced || testing.Short() {
+		many = 50_000
+	}
+	targets(t, func(t *testing.T, x *target) {
+		p := x.enter(t)
+		p.greet(x)
+		heard := make(chan int64, 1)
+		go func() {
+			n, _ := io.Copy(io.Discard, p.c)
+			heard <- n
+		}()
+		held := func() uint64 {
+			var m runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&m)
+			return m.HeapAlloc
+		}
+		before := held()
+		for sent := 0; sent < many; {
+			var b []byte
+			for ; len(b) < 50_000; sent += 2 {
+				b = p.w.put(b, typeKeepalive, empty{}, 0)
+				b = p.w.put(b, 0x7FFF|Droppable, empty{}, 0)
+			}
+			p.say(b)
+		}
+		synctest.Wait()
+		if after := held(); after > before+1<<20 {
+			t.Errorf("after %d frames %d bytes more are held, want at most 1 MiB", many, after-before)
+		}
+		p.say(p.w.put(nil, typeKeepalive, empty{}, 0)) // fails if the link is over
+		_ = p.c.Close()
+		if n := <-heard; n > int64(many) {
+			t.Errorf("it answered %d frames with %d bytes", many, n)
+		}
+	})
+}
+
+// Silence is noticed behind a write that waits, which nobody may ever read: a node that is
+// to come back by another way has no time for more.
+func TestSilenceIsNoticedBehindAWriteThatWaits(t *testing.T) {
+	const soon = heartbeats*heartbeatBusy + 2*writeWaits
+	t.Run("node", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t, newServer(), token(t, tokenA))
+			x := &target{role: RoleHead, doors: &n.doors, accept: n.accept}
+			synctest.Wait() // it knows its server
+			p := x.enter(t)
+			p.greet(x) // the answer to reconcile waits to be written from here on
+			p.say(p.w.put(nil, typeAssign, assign{key{1, 1}, 1, 30_000, 10_000, "m", ""}, 0))
+			time.Sleep(soon)
+			synctest.Wait()
+			if n := len(n.conns); n != 0 {
+				t.Errorf("after %v of silence %d connections stand", soon, n)
+			}
+			_ = n.Close()
+		})
+	})
+	t.Run("head", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			h, err := NewHead(HeadOptions{Identity: "edge", Tokens: keysOf(t, tokenA)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			link := h.Joined("box-a")
+			x := &target{role: RoleNode, doors: &h.doors, accept: func(c net.Conn) {
+				h.Accept(c, hostOf(c), func(j *Joiner) error { return j.Attach(link) })
+			}}
+			p := x.enter(t)
+			p.greet(x)
+			ended := make(chan error, 1)
+			go func() {
+				ended <- link.Run(t.Context(), fleet.Assignment{Model: "m", Path: "/x"}, func(fleet.Event) error { return nil })
+			}()
+			time.Sleep(soon)
+			synctest.Wait()
+			if link.conn != nil {
+				t.Errorf("after %v of silence the link stands", soon)
+			}
+			_ = link.Close("the test is over")
+			<-ended
+		})
+	})
+}
+
 // A node's part of a handshake proves nothing when it is said again.
 func TestReplayedNodeProvesNothing(t *testing.T) {
 	keys := ring(token(t, tokenA))
@@ -403,7 +494,7 @@ func TestReplayedNodeProvesNothing(t *testing.T) {
 func TestOtherVersionsOfMessagesAreRefusedWithTheReason(t *testing.T) {
 	id := make([]byte, instanceLen)
 	w := newWorld(always{})
-	w.agent.up(w.nodeTime(), 1)
+	w.agent.up(w.nodeTime(), 1, false)
 	w.agent.receive(w.nodeTime(), 1, new(wire).put(nil, typeHello, hello{From: 2, To: 9, Instance: id, Identity: "edge"}, 0))
 	if b := w.agent.pull(w.nodeTime(), 1, nil, chunkLen); !bytes.Contains(b, []byte("speaks versions 2 to 9, this node 1")) {
 		t.Errorf("the node says %q, want both versions", b)

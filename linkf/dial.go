@@ -93,6 +93,7 @@ func (l *Link) try() error {
 		if err = e.allows(g.node.identity); err != nil {
 			g.turnAway(c, s, err)
 		} else {
+			stop() // from here on the link closes it, with a reason
 			err = l.attach(c, s, g)
 		}
 	}
@@ -127,18 +128,18 @@ func causeOfDial(err error) fleet.Cause {
 
 // redial tries to get a lost connection back. A node that refuses is dead, and one that
 // cannot be reached for long as good as that.
-func (l *Link) redial() {
+func (l *Link) redial(away context.Context) {
 	until := time.Now().Add(redialFor)
 	for {
-		err := l.connect(l.life)
-		if err == nil || l.life.Err() != nil {
+		err := l.connect(away)
+		if err == nil || away.Err() != nil {
 			return
 		}
 		var gone *fleet.NodeLost
 		refused := errors.As(err, &gone) && (gone.Cause == fleet.CauseRefused || gone.Cause == fleet.CauseReset)
 		if refused || time.Now().After(until) {
 			l.mu.Lock()
-			if l.conn == nil {
+			if away.Err() == nil {
 				l.m.lost(clockNow(), err)
 				l.stir()
 				l.tell(fleet.NodeState{Down: err})
@@ -146,7 +147,7 @@ func (l *Link) redial() {
 			l.mu.Unlock()
 			return
 		}
-		if !pause(l.life, redialWait) {
+		if !pause(away, redialWait) {
 			return
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/slotfleet/slotfleet/fleet"
@@ -158,6 +159,29 @@ func TestLinkThatIsLostAtOnceIsDialledAgain(t *testing.T) {
 	}
 }
 
+// Of a link that is lost again and again, only the last loss is being dealt with.
+func TestLossesDoNotPileUp(t *testing.T) {
+	rigs(t, func(t *testing.T, r *rig) {
+		words, _ := r.stream(context.Background(), "")
+		for i := range 4 {
+			r.says(fmt.Sprint(i))
+			get(t, words, "an event")
+			r.way.cut()
+			r.until("that was lost", func(s fleet.NodeState) bool { return s.Away != nil })
+			r.until("that is back", func(s fleet.NodeState) bool { return s.Away == nil })
+		}
+		dealing := func() int {
+			all := make([]byte, 1<<20)
+			return strings.Count(string(all[:runtime.Stack(all, true)]), "(*Link).goOn(")
+		}
+		for deadline := time.Now().Add(10 * time.Second); dealing() > 0; runtime.Gosched() {
+			if time.Now().After(deadline) {
+				t.Fatalf("the link is back, and %d of its losses are still dealt with", dealing())
+			}
+		}
+	})
+}
+
 func TestClientThatLeavesEndsItsGeneration(t *testing.T) {
 	rigs(t, func(t *testing.T, r *rig) {
 		ctx, cancel := context.WithCancelCause(context.Background())
@@ -184,6 +208,62 @@ func TestNodeThatStopsEndsItsGenerationsAsLost(t *testing.T) {
 			t.Errorf("got %v, want a lost node", err)
 		}
 		get(t, r.server.ended, "the end of the generation")
+	})
+}
+
+// deaf is a connection that is not read any more once it is told so.
+type deaf struct {
+	net.Conn
+	now    chan struct{}
+	closed context.Context
+}
+
+func (c deaf) Read(b []byte) (int, error) {
+	select {
+	case <-c.now:
+		<-c.closed.Done()
+		return 0, net.ErrClosed
+	default:
+		return c.Conn.Read(b)
+	}
+}
+
+// Who closes a link does not wait for a node that reads nothing.
+func TestLinkToANodeThatDoesNotReadCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, err := NewHead(HeadOptions{Identity: "edge"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, link := newNode(t, newServer()), h.Joined("box-a")
+		its, mine := net.Pipe()
+		closed, end := context.WithCancel(t.Context())
+		c := deaf{mine, make(chan struct{}), closed}
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			_, _ = n.serve(c, "head", func() {})
+		}()
+		h.Accept(its, "10.0.0.1", func(j *Joiner) error { return j.Attach(link) })
+		synctest.Wait()
+		close(c.now)
+		called := make(chan error, 1)
+		go func() {
+			_, err := link.Call(t.Context(), fleet.Call{Op: fleet.OpAsk, Path: "/x", Body: make([]byte, 1<<20)})
+			called <- err
+		}()
+		synctest.Wait()
+		began := time.Now()
+		_ = link.Close("the test is over")
+		if took := time.Since(began); took > closeLimit {
+			t.Errorf("it took %v to close, want at most %v", took, closeLimit)
+		}
+		if err := <-called; err == nil {
+			t.Error("the call was answered")
+		}
+		end()
+		<-served
+		_ = n.Close()
 	})
 }
 
@@ -357,9 +437,11 @@ func TestHeadsShareTheLanesOfANode(t *testing.T) {
 	<-served
 }
 
-// A name that is in use is not given to somebody at another address, who is told so.
+// A name that is in use is not given to somebody at another address, who is told so, as
+// are the log of the head and the one who has it, both once.
 func TestTakenNameIsRefusedWithTheReason(t *testing.T) {
-	h, err := NewHead(HeadOptions{Identity: "edge"})
+	var ofHead, ofFirst kept
+	h, err := NewHead(HeadOptions{Identity: "edge", Logger: ofHead.log()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -382,7 +464,11 @@ func TestTakenNameIsRefusedWithTheReason(t *testing.T) {
 		}()
 		return adopted, served
 	}
-	first, second := newNode(t, newServer()), newNode(t, newServer())
+	first, err := NewNode(NodeOptions{Identity: "box-a", Upstream: newServer(), Logger: ofFirst.log()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := newNode(t, newServer())
 	adopted, served := come(first, "10.0.0.1")
 	if err := get(t, adopted, "the first"); err != nil {
 		t.Fatal(err)
@@ -392,12 +478,23 @@ func TestTakenNameIsRefusedWithTheReason(t *testing.T) {
 			t.Fatal("the first is not alive for the manager")
 		}
 	}
-	refused, told := come(second, "10.0.0.2")
-	if err := get(t, refused, "the second"); !errors.Is(err, fleet.ErrNameInUse) {
-		t.Errorf("the head: got %v, want %v", err, fleet.ErrNameInUse)
+	for range 2 {
+		refused, told := come(second, "10.0.0.2")
+		if err := get(t, refused, "the second"); !errors.Is(err, fleet.ErrNameInUse) {
+			t.Errorf("the head: got %v, want %v", err, fleet.ErrNameInUse)
+		}
+		if err := get(t, told, "the second's end"); err == nil || !strings.Contains(err.Error(), "identity of its own") {
+			t.Errorf("the second node: got %v, want to be told what to do", err)
+		}
 	}
-	if err := get(t, told, "the second's end"); err == nil || !strings.Contains(err.Error(), "identity of its own") {
-		t.Errorf("the second node: got %v, want to be told what to do", err)
+	const want = "two nodes call themselves box-a, at 10.0.0.1 and 10.0.0.2"
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(strings.Join(ofFirst.lines(), ""), want); runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatalf("the first node's log does not say %q", want)
+		}
+	}
+	if all := ofHead.lines(); len(all) != 1 || !strings.Contains(all[0], want) {
+		t.Errorf("the head's log says %q, want once %q", all, want)
 	}
 	if err := errors.Join(first.Close(), second.Close()); err != nil {
 		t.Error(err)

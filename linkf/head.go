@@ -100,7 +100,7 @@ func (h *headMachine) up(now time.Duration, g *greeting) {
 		s.again()
 	}
 	for _, c := range h.calls {
-		c.sent, c.body = false, nil
+		c.sent, c.body, c.whole = false, nil, false
 	}
 	if h.log != nil {
 		h.log.current = false

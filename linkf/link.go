@@ -3,8 +3,6 @@ package linkf
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net"
 	"sync"
 	"time"
 
@@ -33,16 +31,9 @@ type Link struct {
 	watchers map[chan struct{}]struct{}
 	readers  map[chan struct{}]int // of its log
 	lostAt   time.Time             // when it had a connection last
+	back     context.CancelFunc    // ends what is done while there is none; nil: there was none yet
 	dialling chan struct{}         // closed when the attempt that runs is over; nil: none
 	dialErr  error                 // of the last attempt
-}
-
-// headConn is one connection of a link. It is the machine's end of it.
-type headConn struct {
-	link *Link
-	c    net.Conn
-	kick chan struct{}
-	over error
 }
 
 // headRun is who waits for the events of a session.
@@ -236,11 +227,17 @@ func (l *Link) Watch(ctx context.Context, f func(fleet.NodeState)) {
 	}
 }
 
+// closeLimit is how long a node may take for the last words of a link.
+const closeLimit = time.Second
+
 // Close ends the link and its connection, and waits for both.
 func (l *Link) Close(reason string) error {
 	l.mu.Lock()
 	err := errors.New(reason)
 	l.quit(err)
+	if x := l.conn; x != nil {
+		defer time.AfterFunc(closeLimit, func() { _ = x.c.Close() }).Stop()
+	}
 	l.m.lost(clockNow(), lost(l.name, fleet.CauseClosed, err))
 	l.m.close(err)
 	l.stir()
@@ -295,103 +292,6 @@ func (l *Link) logChanged() {
 	for c := range l.readers {
 		wakeUp(c)
 	}
-}
-
-// attach gives the link a connection that was greeted; the one before is closed. It is
-// served until it ends.
-func (l *Link) attach(c net.Conn, s *secure, g *greeting) error {
-	l.mu.Lock()
-	if l.life.Err() != nil {
-		l.mu.Unlock()
-		return context.Cause(l.life)
-	}
-	old := l.conn
-	if err := l.contest(g.node.instance, hostOf(c)); err != nil {
-		l.mu.Unlock()
-		return err
-	}
-	if old != nil {
-		_ = old.c.Close()
-		l.lostAt = time.Now()
-	}
-	x := &headConn{link: l, c: c, kick: make(chan struct{}, 1)}
-	l.conn = x
-	l.dialled(nil)
-	l.m.up(clockNow(), g)
-	l.stir()
-	l.wg.Go(func() { l.serve(x, s) })
-	l.mu.Unlock()
-	return nil
-}
-
-func (l *Link) serve(x *headConn, s *secure) {
-	err := pump(x.c, s, x, x.kick)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.conn != x {
-		return
-	}
-	l.conn, l.lostAt = nil, time.Now()
-	l.logChanged()
-	l.m.down(clockNow())
-	l.stir()
-	if l.life.Err() != nil {
-		return
-	}
-	l.head.log.Warn("link lost", "node", l.name, "error", err)
-	state := l.state
-	if hasLeft(err) {
-		state.Down = lost(l.name, fleet.CauseClosed, err)
-	} else {
-		state.Away = fmt.Errorf("node %s: the link was lost: %w", l.name, err)
-	}
-	l.tell(state)
-	l.wg.Go(l.goOn)
-}
-
-// goOn does what is due while there is no connection: it dials again at once, and ends
-// what cannot be alive any more.
-func (l *Link) goOn() {
-	if l.dial != "" {
-		l.redial()
-	}
-	for {
-		l.mu.Lock()
-		l.m.tick(clockNow())
-		l.stir()
-		at, due := l.m.wake()
-		gone := l.conn != nil || !due
-		l.mu.Unlock()
-		if gone || !pause(l.life, at-clockNow()) {
-			return
-		}
-	}
-}
-
-// receive implements end.
-func (x *headConn) receive(data []byte) {
-	x.link.mu.Lock()
-	defer x.link.mu.Unlock()
-	if x.link.conn == x {
-		x.link.m.receive(clockNow(), data)
-		x.link.stir()
-	}
-}
-
-// pull implements end.
-func (x *headConn) pull(b []byte) ([]byte, time.Duration, error) {
-	l := x.link
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.conn != x {
-		return b, 0, errors.New("the node has a newer connection")
-	}
-	now := clockNow()
-	l.m.tick(now)
-	b = l.m.pull(now, b, chunkLen)
-	l.act()
-	at, _ := l.m.wake()
-	return b, max(time.Millisecond, at-now), x.over
 }
 
 var _ fleet.Link = (*Link)(nil)

@@ -334,31 +334,32 @@ func TestHeadThatBeganAnewRevokesWhatItHad(t *testing.T) {
 	opened(t, w)
 }
 
+// A call whose body came as a transfer is asked again with a transfer of the next
+// connection, for none survives its own.
 func TestCallIsAnsweredAndAskedAgainAfterALoss(t *testing.T) {
-	w := connected(t)
-	ask := func() {
-		id, err := w.head.call(w.headTime(), fleet.Call{Op: fleet.OpAsk, Path: "/tokenize"})
+	for _, size := range []int{0, maxInline + 1} {
+		w := connected(t)
+		id, err := w.head.call(w.headTime(), fleet.Call{Op: fleet.OpAsk, Path: "/tokenize", Body: make([]byte, size)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		w.calls[id] = true
 		w.run(t)
-	}
-	ask()
-	if len(w.asked) != 1 {
-		t.Fatalf("the node works on %d calls, want 1", len(w.asked))
-	}
-	w.cut(true, true)
-	w.settle()
-	if len(w.asked) != 0 {
-		t.Fatalf("the node works on %d calls of a link that is gone, want none", len(w.asked))
-	}
-	w.connect()
-	w.run(t)
-	w.work()
-	w.run(t)
-	if len(w.calls) != 0 {
-		t.Error("the call was not answered")
+		if len(w.asked) != 1 {
+			t.Fatalf("%d bytes: the node works on %d calls, want 1", size, len(w.asked))
+		}
+		w.cut(true, true)
+		w.settle()
+		if len(w.asked) != 0 {
+			t.Fatalf("%d bytes: the node works on %d calls of a link that is gone, want none", size, len(w.asked))
+		}
+		w.connect()
+		w.run(t)
+		w.work()
+		w.run(t)
+		if len(w.calls) != 0 {
+			t.Errorf("%d bytes: the call was not answered", size)
+		}
 	}
 }
 

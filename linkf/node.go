@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"net"
 	"sync"
 	"time"
 
@@ -56,6 +57,7 @@ type Node struct {
 	runs   map[uint64]*nodeRun
 	calls  map[uint64]context.CancelFunc
 	turns  map[string]int // which token a peer is met with, if it is not the first
+	rests  chan struct{}  // closed when heads are dialled again; nil: they are
 	closed bool
 	state  fleet.NodeState // as the upstream told last
 	heard  time.Duration   // when the model server last gave a sign of life
@@ -70,10 +72,11 @@ type nodeConn struct {
 	node   *Node
 	id     uint64
 	kick   chan struct{}
-	known  func() // called when greeted
+	peer   string // its address
+	known  func() // called when greeted; nil: the node dialled
 	linked bool   // the head has taken the node
 	over   error
-	done   chan struct{}
+	done   chan struct{} // closed when it is over, for the machine, too
 }
 
 // nodeRun is a generation of the model server.
@@ -234,7 +237,7 @@ func (n *Node) act() {
 				c.over = x.err
 			}
 		case agentGreeted:
-			if c := n.conns[x.conn]; c != nil {
+			if c := n.conns[x.conn]; c != nil && c.known != nil {
 				c.known()
 			}
 		case agentLinked:
@@ -348,4 +351,16 @@ func (x *nodeConn) pull(b []byte) ([]byte, time.Duration, error) {
 	}
 	n.act()
 	return b, again, x.over
+}
+
+// late implements end.
+func (x *nodeConn) late() error {
+	x.node.mu.Lock()
+	defer x.node.mu.Unlock()
+	if x.node.conns[x.id] != x {
+		return net.ErrClosed
+	}
+	x.node.m.tick(clockNow())
+	x.node.stir()
+	return x.over
 }

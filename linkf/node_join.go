@@ -24,7 +24,8 @@ func (n *Node) Join(ctx context.Context, address string) {
 // JoinAny is Join for a head that may be at any of some addresses, which are tried in
 // turn. It also returns when the link was lost and there are none any more. That the head
 // knows none of the node's tokens is logged once: it may be somebody else's; and so is
-// that another node has its name.
+// that another node has its name, and that another address leads to the same head. Then
+// this one is a spare: tried seldom, and at once when the link by the other is lost.
 func (n *Node) JoinAny(ctx context.Context, head string, addresses func() []string) {
 	if !n.hold() {
 		return
@@ -33,8 +34,8 @@ func (n *Node) JoinAny(ctx context.Context, head string, addresses func() []stri
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(n.life, cancel)()
-	wait, refusals, named := joinFirst, 0, false
-	for {
+	tries := joinTries{wait: joinFirst}
+	for n.rested(ctx) {
 		all := addresses()
 		if len(all) == 0 {
 			return
@@ -43,28 +44,123 @@ func (n *Node) JoinAny(ctx context.Context, head string, addresses func() []stri
 		if ctx.Err() != nil || n.stops() {
 			return
 		}
-		if errors.Is(err, RefusedToken) {
-			refusals++
-		} else {
-			refusals = 0
-		}
 		if linked {
-			wait, named = joinFirst, false
+			tries.wait = joinFirst
 		}
-		again := named
-		named = errors.Is(err, RefusedName)
-		if refusals > len(n.o.Tokens) || again && named {
-			// It was told of each token, and may be somebody else's; or said already that
-			// the name is.
-			n.log.Debug("no link to the head", "address", head, "error", err, "again_in", wait)
-		} else {
-			n.amiss.warn("no link to the head", head, err, "again_in", wait)
-		}
+		n.noted(&tries, head, err)
 		// Half of it at random: nodes that lost their head together come back apart.
-		if !pause(ctx, wait/2+rand.N(wait/2)) {
+		if !tries.pause(ctx, tries.wait/2+rand.N(tries.wait/2)) {
 			return
 		}
-		wait = min(2*wait, joinMost)
+	}
+}
+
+// Rest has the node dial no head until it is told to go on, while another of its name
+// does so in its place. Links that stand stay.
+func (n *Node) Rest(on bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case on && n.rests == nil:
+		n.rests = make(chan struct{})
+	case !on && n.rests != nil:
+		close(n.rests)
+		n.rests = nil
+	}
+}
+
+// resting is closed when heads are dialled again; nil: they are.
+func (n *Node) resting() <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.rests
+}
+
+// rested waits until heads are dialled; false: ctx ended first.
+func (n *Node) rested(ctx context.Context) bool {
+	for {
+		rests := n.resting()
+		if rests == nil {
+			return true
+		}
+		select {
+		case <-rests:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// errRests: the node dials no head for now.
+var errRests = errors.New("another node of this name dials in its place")
+
+// joinTries are those to keep a link to one head.
+type joinTries struct {
+	wait     time.Duration   // until the next one
+	refusals int             // of tokens, one after the other
+	known    Refusal         // why the last one was turned away, which is said once; 0: it was not
+	freed    <-chan struct{} // closed when the other link to the head is over; nil: there is none
+}
+
+// noted says why a try ended, unless that was said before.
+func (n *Node) noted(j *joinTries, head string, err error) {
+	before := j.known
+	j.known, j.freed = 0, nil
+	if errors.Is(err, RefusedToken) {
+		j.refusals++
+	} else {
+		j.refusals = 0
+	}
+	var other *linkedError
+	switch {
+	case n.resting() != nil:
+		return // its place was taken, as is due
+	case errors.As(err, &other):
+		var by string
+		j.known = RefusedLinked
+		by, j.freed = n.linkBy(other.by)
+		if before != j.known {
+			n.log.Info("this address leads to a head that the node is linked to, and is kept as a spare", "address", head, "head", other.head, "linked_by", by)
+			return
+		}
+	case errors.Is(err, RefusedName):
+		j.known = RefusedName
+	}
+	if j.refusals > len(n.o.Tokens) || j.known != 0 && j.known == before {
+		// It was told of each token, and may be somebody else's; or the rest was said already.
+		n.log.Debug("no link to the head", "address", head, "error", err, "again_in", j.wait)
+		return
+	}
+	n.amiss.warn("no link to the head", head, err, "again_in", j.wait)
+}
+
+// linkBy returns the address that a connection was made to, and what is closed when that
+// is over.
+func (n *Node) linkBy(conn uint64) (address string, over <-chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if c := n.conns[conn]; c != nil {
+		return c.peer, c.done
+	}
+	gone := make(chan struct{})
+	close(gone)
+	return "", gone
+}
+
+// pause waits for the next try, and has the one after wait longer, unless the other link
+// to the head is lost; false: ctx ended first.
+func (j *joinTries) pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		j.wait = min(2*j.wait, joinMost)
+		return true
+	case <-j.freed:
+		j.wait = joinFirst
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
@@ -112,11 +208,18 @@ const turnsMost = 256
 func (n *Node) dialAny(ctx context.Context, all []string) (linked bool, err error) {
 	for _, address := range all {
 		linked, err = n.dial(ctx, address)
-		if linked || ctx.Err() != nil || errors.Is(err, RefusedToken) || errors.Is(err, RefusedName) {
+		if linked || ctx.Err() != nil || turnedAway(err) {
 			break
 		}
 	}
 	return linked, err
+}
+
+// turnedAway reports whether it is the head that was met, and not to be had by another of
+// its addresses either.
+func turnedAway(err error) bool {
+	var linked *linkedError
+	return errors.Is(err, RefusedToken) || errors.Is(err, RefusedName) || errors.As(err, &linked)
 }
 
 func (n *Node) dial(ctx context.Context, address string) (linked bool, err error) {
@@ -125,12 +228,16 @@ func (n *Node) dial(ctx context.Context, address string) (linked bool, err error
 		return false, err
 	}
 	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
-	return n.serve(c, address, func() {})
+	if n.resting() != nil {
+		_ = c.Close()
+		return false, errRests
+	}
+	return n.serve(c, address, nil)
 }
 
 // serve speaks with a head until the connection ends. One that does not know the token it
 // is met with is met with the next one from when the connection is closed here. known is
-// called, under the mutex, when the head said who it is.
+// called, under the mutex, when the head said who it is; nil: the node dialled.
 func (n *Node) serve(c net.Conn, peer string, known func()) (linked bool, err error) {
 	defer func() { _ = c.Close() }()
 	noDelay(c)
@@ -151,7 +258,7 @@ func (n *Node) serve(c net.Conn, peer string, known func()) (linked bool, err er
 	if err != nil {
 		return false, err
 	}
-	x := n.add(known)
+	x := n.add(peer, known)
 	if x == nil {
 		return false, errors.New("the node is stopping")
 	}
@@ -159,25 +266,25 @@ func (n *Node) serve(c net.Conn, peer string, known func()) (linked bool, err er
 		x.receive(plain)
 	}
 	err = pump(c, s, x, x.kick)
-	close(x.done)
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	defer close(x.done)
 	delete(n.conns, x.id)
 	n.m.down(clockNow(), x.id)
 	n.stir()
 	return x.linked, err
 }
 
-func (n *Node) add(known func()) *nodeConn {
+func (n *Node) add(peer string, known func()) *nodeConn {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
 		return nil
 	}
 	n.last++
-	x := &nodeConn{node: n, id: n.last, known: known, kick: make(chan struct{}, 1), done: make(chan struct{})}
+	x := &nodeConn{node: n, id: n.last, peer: peer, known: known, kick: make(chan struct{}, 1), done: make(chan struct{})}
 	n.conns[x.id] = x
-	n.m.up(clockNow(), x.id)
+	n.m.up(clockNow(), x.id, known == nil)
 	return x
 }
 

@@ -27,6 +27,7 @@ const (
 	RefusedVersion Refusal = 2
 	RefusedFull    Refusal = 3
 	RefusedName    Refusal = 4
+	RefusedLinked  Refusal = 5 // by a node that dialled: never before a handshake
 )
 
 // Error tells the operator of either side what to do.
@@ -40,6 +41,8 @@ func (r Refusal) Error() string {
 		return "too many nodes: try again later"
 	case RefusedName:
 		return "the identity is in use by another node, or this token may not use it"
+	case RefusedLinked:
+		return "the node has a link to this head already"
 	default:
 		return fmt.Sprintf("refused with code %d", uint8(r))
 	}

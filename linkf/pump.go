@@ -14,6 +14,9 @@ const (
 	// writeLimit bounds one write: as long as silence of an idle peer is borne.
 	writeLimit = heartbeats * heartbeatIdle
 
+	// writeWaits is after how long a write that waits is looked after.
+	writeWaits = time.Second
+
 	dialLimit = 2 * time.Second
 )
 
@@ -30,6 +33,10 @@ type end interface {
 	// pull returns what to send behind b, and when to ask again at the latest. over is
 	// not nil once the connection is to be closed, after b was sent.
 	pull(b []byte) (out []byte, again time.Duration, over error)
+
+	// late does what is due while a write waits, and returns why the connection is over,
+	// if it is.
+	late() error
 }
 
 // pump moves bytes between a connection and a machine until either ends it, and
@@ -109,13 +116,17 @@ func send(c net.Conn, s *secure, e end, kick, broken chan struct{}) error {
 	var plain, sealed []byte
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	waits := watchWrites(c, e)
+	defer waits.Stop()
 	for {
 		var again time.Duration
 		var over, err error
 		plain, again, over = e.pull(plain[:0])
 		if len(plain) > 0 {
 			if sealed, err = s.seal(sealed[:0], plain, clockNow()); err == nil {
+				waits.Reset(writeWaits)
 				err = writeAll(c, sealed, writeLimit)
+				waits.Stop()
 				giveWay(len(sealed))
 			}
 			again = 0
@@ -140,6 +151,20 @@ func send(c net.Conn, s *secure, e end, kick, broken chan struct{}) error {
 		default:
 		}
 	}
+}
+
+// watchWrites returns a timer that is to run during a write. When that waits it ends the
+// connection if nothing comes of it any more: what it carries goes on by another way.
+func watchWrites(c net.Conn, e end) (t *time.Timer) {
+	t = time.AfterFunc(writeLimit, func() {
+		if e.late() != nil {
+			_ = c.Close()
+		} else {
+			t.Reset(writeWaits)
+		}
+	})
+	t.Stop()
+	return t
 }
 
 func writeAll(c net.Conn, b []byte, limit time.Duration) error {

@@ -33,6 +33,8 @@ type chunks int
 
 func (c *chunks) receive([]byte) {}
 
+func (c *chunks) late() error { return nil }
+
 func (c *chunks) pull(b []byte) ([]byte, time.Duration, error) {
 	if *c == 0 {
 		return b, 0, io.EOF

@@ -26,6 +26,7 @@ type server struct {
 	mu    sync.Mutex
 	tell  func(fleet.NodeState)
 	stood fleet.NodeState
+	run   func(context.Context, fleet.Assignment, func(fleet.Event) error) error // nil: as said above
 }
 
 func newServer() *server {
@@ -36,6 +37,12 @@ func newServer() *server {
 }
 
 func (s *server) Run(ctx context.Context, a fleet.Assignment, take func(fleet.Event) error) error {
+	s.mu.Lock()
+	run := s.run
+	s.mu.Unlock()
+	if run != nil {
+		return run(ctx, a, take)
+	}
 	if err := take(fleet.Event{Kind: fleet.EventOpen}); err != nil {
 		s.ended <- err
 		return err
@@ -84,9 +91,11 @@ func (s *server) Close(string) error { return nil }
 type rig struct {
 	t      *testing.T
 	server *server
+	head   *Head
 	node   *Node
 	link   *Link
 	way    *way
+	dials  string // what the node dials; empty: the head does
 	states chan fleet.NodeState
 }
 
@@ -98,6 +107,7 @@ type way struct {
 
 	mu    sync.Mutex
 	conns []net.Conn
+	leash func() int64 // how many bytes either direction of a new connection gets; nil: any number
 }
 
 func listen(t testing.TB) net.Listener {
@@ -124,10 +134,16 @@ func newWay(t *testing.T, to string) *way {
 			}
 			w.mu.Lock()
 			w.conns = append(w.conns, c, d)
+			leash := w.leash
 			w.mu.Unlock()
 			for _, x := range [][2]net.Conn{{c, d}, {d, c}} {
 				w.wg.Go(func() {
-					_, _ = io.Copy(x[0], x[1])
+					if leash != nil {
+						_, _ = io.CopyN(x[0], x[1], leash())
+						_ = x[1].Close()
+					} else {
+						_, _ = io.Copy(x[0], x[1])
+					}
 					_ = x[0].Close()
 				})
 			}
@@ -176,7 +192,7 @@ func rigs(t *testing.T, f func(t *testing.T, r *rig)) {
 		r.node = newNode(t, r.server, token(t, tokenA))
 		served := make(chan error, 1)
 		go func() { served <- r.node.Serve(ln) }()
-		r.way = newWay(t, ln.Addr().String())
+		r.head, r.way = h, newWay(t, ln.Addr().String())
 		r.link = h.Dial("box-a", r.way.ln.Addr().String())
 		t.Cleanup(func() {
 			_ = r.link.Close("the test is over")
@@ -202,10 +218,11 @@ func rigs(t *testing.T, f func(t *testing.T, r *rig)) {
 		ln := listen(t)
 		served := make(chan error, 1)
 		go func() { served <- h.Serve(ln, func(j *Joiner) error { return j.Attach(r.link) }) }()
-		r.way = newWay(t, ln.Addr().String())
+		r.head, r.way = h, newWay(t, ln.Addr().String())
 		r.node = newNode(t, r.server, token(t, tokenA))
 		ctx, cancel := context.WithCancel(context.Background())
-		go r.node.Join(ctx, r.way.ln.Addr().String())
+		r.dials = r.way.ln.Addr().String()
+		go r.node.Join(ctx, r.dials)
 		t.Cleanup(func() {
 			cancel()
 			_ = r.node.Close()
@@ -227,7 +244,7 @@ func viaHTTPS(t *testing.T, f func(t *testing.T, r *rig)) {
 	}
 	r.link = h.Joined("box-a")
 	site := siteOf(t, h, func(j *Joiner) error { return j.Attach(r.link) })
-	r.way = newWay(t, site.Listener.Addr().String())
+	r.head, r.way = h, newWay(t, site.Listener.Addr().String())
 	r.node, err = NewNode(NodeOptions{
 		Identity: "box-a", Upstream: r.server, Tokens: []Token{token(t, tokenA)},
 		TLS: site.Client().Transport.(*http.Transport).TLSClientConfig,
@@ -236,7 +253,8 @@ func viaHTTPS(t *testing.T, f func(t *testing.T, r *rig)) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	go r.node.Join(ctx, "https://"+r.way.ln.Addr().String()+"/fleet/join")
+	r.dials = "https://" + r.way.ln.Addr().String() + "/fleet/join"
+	go r.node.Join(ctx, r.dials)
 	t.Cleanup(func() {
 		cancel()
 		_ = r.node.Close()

@@ -141,7 +141,11 @@ func (w *world) leave() {
 }
 
 func (w *world) call() {
-	id, err := w.head.call(w.headTime(), fleet.Call{Op: fleet.OpAsk, Path: "/tokenize", Body: []byte("x")})
+	body := []byte("x")
+	if w.pick.IntN(50) == 0 {
+		body = make([]byte, maxInline+1)
+	}
+	id, err := w.head.call(w.headTime(), fleet.Call{Op: fleet.OpAsk, Path: "/tokenize", Body: body})
 	if err != nil {
 		w.fail("call: %v", err)
 	}

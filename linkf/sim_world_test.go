@@ -247,7 +247,7 @@ func (w *world) connect() {
 	w.headUp, w.nodeUp, w.dark = true, true, false
 	w.toHead, w.toNode = nil, nil
 	w.greet = newGreeting(w.head.me, w.headTime())
-	w.agent.up(w.nodeTime(), w.conn)
+	w.agent.up(w.nodeTime(), w.conn, false)
 }
 
 // cut breaks the connection; some of what was on the way may have arrived, cut anywhere.

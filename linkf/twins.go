@@ -10,9 +10,11 @@ import (
 
 // Two nodes of one name that dial in from one address, such as two machines behind one
 // router, look like one that began anew: the newer connection takes the place of the
-// older. A node whose place was taken and who comes again shows that both are there.
+// older. A node whose place was taken and who comes again shows that both are there. From
+// two addresses the manager knows them apart, while the first is alive.
 
-// twinKept is how long a node whose place was taken is remembered since it came last.
+// twinKept is how long a node whose place was taken, or that was turned away, is
+// remembered since it came last.
 const twinKept = 10 * time.Minute
 
 // twinsMost bounds how many are.
@@ -27,7 +29,7 @@ type instanceID = [instanceLen]byte
 type twins struct {
 	linked instanceID // the run that is, or was last
 	ousted map[instanceID]time.Time
-	told   bool // that there are two, since the last time that there was one
+	came   time.Time // when one was turned away last: both are told once, and not each time
 }
 
 // contest decides whose the link is when a node comes while it has a connection: the
@@ -40,16 +42,13 @@ func (l *Link) contest(came instanceID, host string) error {
 			delete(t.ousted, i)
 		}
 	}
-	if len(t.ousted) == 0 {
-		t.told = false
-	}
 	_, twin := t.ousted[came]
 	switch {
-	case l.conn == nil || came == t.linked || l.dial != "":
+	case l.conn == nil || l.conn.over != nil || came == t.linked || l.dial != "":
 		delete(t.ousted, came)
 	case twin:
 		t.ousted[came] = now
-		l.tellTwins(host)
+		l.tellTwins("both at " + host)
 		return fmt.Errorf("%w; give one of the two another `identity`", errTwins)
 	case len(t.ousted) < twinsMost:
 		if t.ousted == nil {
@@ -61,14 +60,29 @@ func (l *Link) contest(came instanceID, host string) error {
 	return nil
 }
 
-// tellTwins says that two nodes have the link's name, here and to the one that is linked.
-func (l *Link) tellTwins(host string) {
-	if l.twins.told {
+// rival is told of a node that came from another address than the one that is linked, and
+// is turned away for its name.
+func (j *Joiner) rival(link fleet.Link, from string) {
+	l, ok := link.(*Link)
+	if !ok {
 		return
 	}
-	l.twins.told = true
-	text := fmt.Sprintf("two nodes call themselves %s, both at %s: one is turned away until one of the two has another `identity`", l.name, host)
-	l.head.log.Warn(text, "node", l.name, "address", host)
+	j.said = true
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tellTwins(fmt.Sprintf("at %s and %s", from, j.Address))
+}
+
+// tellTwins says that two nodes have the link's name, here and to the one that is linked,
+// unless they did so shortly before. Called under the mutex.
+func (l *Link) tellTwins(where string) {
+	t, now := &l.twins, time.Now()
+	known := !t.came.IsZero() && now.Sub(t.came) < twinKept
+	if t.came = now; known {
+		return
+	}
+	text := fmt.Sprintf("two nodes call themselves %s, %s: one is turned away until one of the two has another `identity`", l.name, where)
+	l.head.log.Warn(text, "node", l.name)
 	l.m.notice(text)
 	l.stir()
 }

@@ -96,6 +96,11 @@ func TestNodeThatBeganAnewTakesItsLink(t *testing.T) {
 		if err := l.contest(run(3), "192.0.2.1"); !errors.Is(err, errTwins) {
 			t.Errorf("a run of before: got %v, want %v", err, errTwins)
 		}
+		l.conn.over = errors.New("it said that it ends")
+		if err := l.contest(run(4), "192.0.2.1"); err != nil {
+			t.Errorf("a run of before, when the one that is linked has ended: %v", err)
+		}
+		l.conn.over = nil
 		time.Sleep(twinKept + 1)
 		if err := l.contest(run(3), "192.0.2.1"); err != nil {
 			t.Errorf("long after: %v", err)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -27,7 +28,7 @@ func siteOf(t *testing.T, h *Head, adopt func(*Joiner) error) *httptest.Server {
 		h.AcceptHTTP(w, r, r.RemoteAddr, adopt)
 	}))
 	site.EnableHTTP2 = true
-	site.Config.ErrorLog = nil
+	site.Config.ErrorLog = log.New(io.Discard, "", 0)
 	site.StartTLS()
 	t.Cleanup(site.Close)
 	return site

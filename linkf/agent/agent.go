@@ -21,14 +21,13 @@ import (
 // Options say which server an [Agent] runs, and for whom.
 type Options struct {
 	// Heads are those to dial, as [linkf.Node.Join] has them: host:port, or the URL of a
-	// fleet_join. Each gets a link of its own.
+	// fleet_join. Each gets a link of its own, but for those that lead to one head.
 	Heads []string
 
 	// HeadTLS is for heads behind https. Default: the system's roots.
 	HeadTLS *tls.Config
 
 	// Seek has the node look for heads on the local network and dial those that it finds.
-	// A head must not be among Heads, too: its two links would end each other.
 	Seek bool
 
 	// Listener takes heads that dial the node. The agent closes it. Default: none.
@@ -135,6 +134,10 @@ func learn(ctx context.Context, up *llamacpp.Link) {
 	defer cancel()
 	_, _ = up.Call(ctx, fleet.Call{Op: fleet.OpProbe})
 }
+
+// Rest has the agent dial no head until it is told to go on, while another of its name
+// does so. Links that stand stay.
+func (a *Agent) Rest(on bool) { a.node.Rest(on) }
 
 // Drain takes nothing new, has the heads move what can go on elsewhere, and waits until
 // nothing runs or ctx ends. Close is to follow.
