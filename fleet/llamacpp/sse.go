@@ -134,7 +134,10 @@ func (s *sseReader) take(line []byte, at int) frame {
 		s.reset()
 		return frame{}
 	}
-	name, value, _ := bytes.Cut(line, []byte{':'})
+	name, value := line, []byte(nil)
+	if i := bytes.IndexByte(line, ':'); i >= 0 {
+		name, value = line[:i], line[i+1:]
+	}
 	skip := len(name) + 1
 	if len(value) > 0 && value[0] == ' ' {
 		value, skip = value[1:], skip+1

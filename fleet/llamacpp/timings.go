@@ -37,6 +37,7 @@ func (f *figures) read(data []byte) (*fleet.Timings, *fleet.Progress) {
 		}
 		at += i + 1
 		switch {
+		case at < len(timingsKey) || data[at-4] != 's': // both keys end with `s":{`
 		case bytes.HasSuffix(data[:at], progressKey):
 			f.progress = readProgress(data[at:])
 			return nil, &f.progress

@@ -17,7 +17,7 @@
 // Neither bodies nor chunks are decoded: a scan finds the bounds of what matters,
 // and edits are made in place, so that all that is unknown passes byte for byte. A chunk
 // that differs from the one before only in its text and figures is not scanned either
-// (alike.go).
+// (alike.go), and in the middle of a stream most go out as they came (steady.go).
 //
 // # Languages
 //
