@@ -35,9 +35,10 @@
 // each key has used up (keys_usage.go): keys_handler.go asks it who a request is from before
 // the body is read, [FleetKeys] for routes of others.
 //
-// A request passes through serve.go: routes.go says whose it is, body.go reads it
-// into memory that buffer.go sets aside, fleet/openai makes a job or a call of it, client_job.go
-// bounds what the job holds, the manager runs that, respond.go writes what comes out and ping.go a sign of life where
-// nothing does, headers.go and account.go tell the client, metrics and access log about
-// it. models.go answers from memory, props.go asks one node and shows a part.
+// A request passes through serve.go: routes.go says whose it is, body.go reads it into
+// memory that buffer.go sets aside, fleet/openai makes a job or a call of it,
+// client_job.go bounds what the job holds, the manager runs that, respond.go writes what
+// comes out and ping.go a sign of life where nothing does, headers.go and account.go tell
+// the client, metrics and access log about it. models.go answers from memory, props.go
+// asks one node and shows a part.
 package caddymodule
