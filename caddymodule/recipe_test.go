@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/slotfleet/slotfleet/fleet/llamasim"
+	"github.com/slotfleet/slotfleet/linkf"
 )
 
 // recipe is README's "Add a node behind NAT": the command, and the Caddyfiles of both
@@ -196,4 +197,36 @@ func (m *machines) loses(t *testing.T, r recipe, want streamed, by syscall.Signa
 	}
 	m.startNode(r, name)
 	m.edge.allUp(2)
+}
+
+// testOneFile starts two nodes from the same Caddyfile: what differs is in the environment.
+func (b *binary) testOneFile(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "Caddyfile")
+	err := os.WriteFile(config, []byte(`{
+	admin off
+	fleet_node {
+		head     {env.FLEET_HEAD}
+		token    {env.FLEET_SECRET}
+		identity {env.NODE_NAME}
+		upstream {env.LLAMA_SERVER}
+	}
+}
+`), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	door, token := freeAddr(t), linkf.NewToken()
+	e := startEdge(t, "fleet {\n\t\tlisten "+door+"\n\t\ttoken "+token+"\n\t}", "fleet")
+	for _, name := range []string{"box-a", "box-b"} {
+		sim := startSim(t, llamasim.Options{Model: "model-of-" + name})
+		env := []string{"FLEET_HEAD=linkf://" + door, "FLEET_SECRET=" + token, "NODE_NAME=" + name, "LLAMA_SERVER=" + sim.URL()}
+		b.start(t, env, "run", "--config", config)
+	}
+	e.allUp(2)
+	nodes := e.get(e.Admin + "/fleet/nodes").Body
+	for _, want := range []string{`"box-a"`, `"box-b"`, `"model-of-box-a"`, `"model-of-box-b"`} {
+		if !strings.Contains(nodes, want) {
+			t.Errorf("%s is not there: %s", want, nodes)
+		}
+	}
 }

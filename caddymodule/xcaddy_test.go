@@ -38,6 +38,7 @@ func TestBinary(t *testing.T) {
 	t.Run("describes its commands", b.testHelp)
 	t.Run("takes the example", b.testExample)
 	t.Run("recipe for a node behind NAT", b.testRecipe)
+	t.Run("one file for all nodes", b.testOneFile)
 	t.Run("reads logs", b.testReadLog)
 	t.Run("exit codes", b.testExitCodes)
 	t.Run("stand-in", b.testStandIn)
