@@ -9,8 +9,8 @@ import (
 )
 
 // Count returns the call by which a server tells how many tokens the prompt has: for a
-// conversation it takes the body of the request, for a completion the text. There is none
-// for several prompts, or for one that comes as tokens.
+// conversation it takes the body of the request, for a completion the text, the tokens, or
+// both. There is none for several prompts: each of them has to fit by itself.
 func (j *Job) Count(i fleet.Instance) (fleet.Call, bool) {
 	c := fleet.Call{Op: fleet.OpAsk, Method: http.MethodPost, ContentType: "application/json"}
 	switch j.kind.api {
@@ -19,7 +19,7 @@ func (j *Job) Count(i fleet.Instance) (fleet.Call, bool) {
 	case apiMessages:
 		c.Path = j.kind.path + "/count_tokens"
 	case apiCompletion, apiNative:
-		if !j.doc.given(fieldPrompt) || j.doc.value(fieldPrompt)[0] != '"' {
+		if !j.doc.given(fieldPrompt) || !j.doc.onePrompt() {
 			return fleet.Call{}, false
 		}
 		c.Path = "/tokenize"

@@ -21,7 +21,9 @@ func TestServersAreAskedHowLongAPromptIs(t *testing.T) {
 		"completions":       {"/v1/completions", `{"prompt":"a \"b\"","n":1}`, "/tokenize", `{"add_special":true,"content":"a \"b\"","model":"m"}`},
 		"native completion": {"/completion", `{"prompt":"hi"}`, "/tokenize", `{"add_special":true,"content":"hi","model":"m"}`},
 		"several prompts":   {"/v1/completions", `{"prompt":["a","b"]}`, "", ""},
-		"tokens":            {"/v1/completions", `{"prompt":[1,2,3]}`, "", ""},
+		"tokens":            {"/v1/completions", `{"prompt":[1,2,3]}`, "/tokenize", `{"add_special":true,"content":[1,2,3],"model":"m"}`},
+		"tokens and text":   {"/completion", `{"prompt":["a",2]}`, "/tokenize", `{"add_special":true,"content":["a",2],"model":"m"}`},
+		"text in a list":    {"/completion", `{"prompt":["a"]}`, "/tokenize", `{"add_special":true,"content":["a"],"model":"m"}`},
 		"infill":            {"/infill", `{"input_prefix":"a","input_suffix":"b"}`, "", ""},
 	} {
 		j, err := Parse(c.path, []byte(c.body), Options{})
