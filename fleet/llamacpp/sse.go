@@ -134,11 +134,11 @@ func (s *sseReader) take(line []byte, at int) frame {
 		s.reset()
 		return frame{}
 	}
-	name, value := line, []byte(nil)
-	if i := bytes.IndexByte(line, ':'); i >= 0 {
-		name, value = line[:i], line[i+1:]
+	colon := bytes.IndexByte(line, ':')
+	if colon < 0 {
+		colon = len(line)
 	}
-	skip := len(name) + 1
+	name, value, skip := line[:colon], line[min(colon+1, len(line)):], colon+1
 	if len(value) > 0 && value[0] == ' ' {
 		value, skip = value[1:], skip+1
 	}

@@ -17,7 +17,7 @@ func newBoth(t testing.TB, path, body string, o Options) *both {
 	return &both{short: mustParse(t, path, body, o), long: mustParse(t, path, body, o)}
 }
 
-// begins begins an attempt of both, and reports whether there is one.
+// begins reports whether there is another attempt, and has both begin it.
 func (b *both) begins(t testing.TB) bool {
 	t.Helper()
 	_, err := b.short.Request(modernNode)
