@@ -96,8 +96,9 @@ type Instance struct {
 	Load  Load
 	Rates Rates
 
-	// Leaving is how many generations we gave up there that the node has not ended yet:
-	// they still have their lanes.
+	// Leaving is how many lanes are taken there by what is none of our requests, or not any
+	// more: generations that we gave up and the node has not ended yet, and those of
+	// others, where the node divides its lanes.
 	Leaving int
 
 	// Routed: the node serves it next to other models and goes by the name of the model

@@ -316,7 +316,30 @@ func (a *agentMachine) take(model string) (why string) {
 	if a.leaving {
 		return "the node is stopping"
 	}
-	return a.lanes.take(model)
+	why = a.lanes.take(model)
+	if why == "" {
+		a.lanesChanged()
+	}
+	return why
+}
+
+// give gives a lane back.
+func (a *agentMachine) give(model string) {
+	a.lanes.give(model)
+	a.lanesChanged()
+}
+
+// lanesChanged has the heads told, if there are several: what one has the others cannot
+// have.
+func (a *agentMachine) lanesChanged() {
+	if len(a.heads) < 2 {
+		return
+	}
+	for _, h := range a.heads {
+		if h.conn != nil {
+			h.conn.stateDue = true
+		}
+	}
 }
 
 // fits reports whether the status can be sent, whatever stateFor makes of it.
@@ -336,7 +359,8 @@ func (m *status) fits() error {
 	return nil
 }
 
-// stateFor is the status for one head: ages as of now, and which load is its own.
+// stateFor is the status for one head: ages as of now, which load is its own, and which
+// lanes it cannot have, because others do.
 func (a *agentMachine) stateFor(h *agentHead) status {
 	m := *a.offers
 	m.Leaving, m.Watch = a.leaving, millis(watchEvery)
@@ -344,11 +368,19 @@ func (a *agentMachine) stateFor(h *agentHead) status {
 	for i := range m.Instances {
 		x := &m.Instances[i]
 		x.Ours = 0
+		own := 0 // of the lanes
 		for _, s := range h.sessions {
-			if s.model == x.Model && s.run != nil {
+			if s.model != x.Model {
+				continue
+			}
+			if s.run != nil {
 				x.Ours++
 			}
+			if s.lane {
+				own++
+			}
 		}
+		x.Leaving += uint32(max(0, a.lanes.taken(x.Model, int(x.Lanes))-own))
 		if x.Age != nil {
 			age := *x.Age + millis(a.now-a.offersAt)
 			x.Age = &age

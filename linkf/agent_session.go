@@ -240,7 +240,7 @@ var (
 func (a *agentMachine) giveLane(s *agentSession) {
 	if s.lane {
 		s.lane = false
-		a.lanes.give(s.model)
+		a.give(s.model)
 		a.changed(nil)
 	}
 }

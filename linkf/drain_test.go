@@ -28,7 +28,7 @@ func TestNodeThatDrainsFinishesAndTakesNothingNew(t *testing.T) {
 		over := r.drains(context.Background())
 		var declined *fleet.RequestError
 		_, late := r.stream(context.Background(), "")
-		if err := get(t, late, "the end of a new one"); !errors.As(err, &declined) || declined.Reason != fleet.ReasonDeclined || !declined.Again {
+		if err := get(t, late, "the end of a new one"); !errors.As(err, &declined) || declined.Reason != fleet.ReasonOverloaded || !declined.Again {
 			t.Errorf("a new one: got %v, want it declined, for another node to take it", err)
 		}
 		r.way.cut() // it comes back for what it has to hand over

@@ -413,15 +413,31 @@ func TestHeadsShareTheLanesOfANode(t *testing.T) {
 	}
 	run(links[1])
 	var refused *fleet.RequestError
-	if err := get(t, ends, "the answer to one more"); !errors.As(err, &refused) || refused.Reason != fleet.ReasonDeclined || !refused.Again {
-		t.Errorf("one more than the lanes, of another head: got %v, want it declined", err)
+	if err := get(t, ends, "the answer to one more"); !errors.As(err, &refused) || refused.Reason != fleet.ReasonOverloaded || !refused.Again {
+		t.Errorf("one more than the lanes, of another head: got %v, want it refused for now", err)
 	}
+	taken := func(k, want int) {
+		t.Helper()
+		r := &rig{t: t, link: links[k], states: make(chan fleet.NodeState, 100)}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			r.link.Watch(ctx, func(x fleet.NodeState) { r.states <- x })
+		}()
+		r.until(fmt.Sprintf("where %d lanes are not to be had", want), func(x fleet.NodeState) bool { return len(x.Instances) == 1 && x.Instances[0].Leaving == want })
+		cancel()
+		<-done
+	}
+	taken(0, 0) // its own ones
+	taken(1, s.stood.Instances[0].Lanes)
 	close(s.say)
 	for range s.stood.Instances[0].Lanes {
 		if err := get(t, ends, "the end"); err != nil {
 			t.Error(err)
 		}
 	}
+	taken(1, 0)
 	for declined := true; declined; { // until the first head's word that it is done is there
 		run(links[1])
 		err := get(t, ends, "the end")

@@ -246,8 +246,8 @@ func (h *headMachine) gone(m gone) error {
 		h.end(s, lost(h.node, fleet.CauseLoading, why))
 		return nil
 	}
-	if m.Reason == goneDeclined {
-		h.end(s, h.declined("says: %w", why))
+	if m.Reason == goneDeclined { // it has no lane or room for now
+		h.end(s, &fleet.RequestError{Reason: fleet.ReasonOverloaded, Again: true, Err: fmt.Errorf("node %s says: %w", h.node, why)})
 		return nil
 	}
 	h.end(s, lost(h.node, fleet.CauseClosed, fmt.Errorf("it does not hold the session any more: %w", why)))

@@ -49,6 +49,18 @@ func (l *lanes) take(model string) (why string) {
 	return ""
 }
 
+// taken is how many of the lanes that are told of a model are taken, those included that
+// what runs of other models leaves none for.
+func (l *lanes) taken(model string, told int) (n int) {
+	if x := l.models[model]; x != nil {
+		n = x.used
+	}
+	if l.most > 0 {
+		n = max(n, l.used-(l.most-told))
+	}
+	return n
+}
+
 func (l *lanes) give(model string) {
 	x := l.models[model]
 	x.used--

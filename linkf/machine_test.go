@@ -195,7 +195,7 @@ func TestAssignBeyondTheLanesIsDeclinedWithTheLoad(t *testing.T) {
 			t.Errorf("got %v, told of the load before: %v; want it declined and the load before", x.err, told)
 		}
 	}
-	if refused == nil || refused.Reason != fleet.ReasonDeclined || !refused.Again {
+	if refused == nil || refused.Reason != fleet.ReasonOverloaded || !refused.Again {
 		t.Errorf("got %v, want it declined so that another node may take it", refused)
 	}
 }
