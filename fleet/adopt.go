@@ -100,6 +100,9 @@ func (m *Manager) comesBack(n *node, j Joining, err error) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err == nil && n.down != nil {
+		signal(n.back)
+	}
 	switch {
 	case err == nil && n.peer != j.Address:
 		n.peer, n.address, n.namesake = j.Address, j.Address, NamesakeStatus{}

@@ -59,6 +59,35 @@ func TestNodeThatDialsInIsUsedAndGetsItsPlaceBack(t *testing.T) {
 	})
 }
 
+// Who dials in again is there: nobody waits for the next probe to find that out.
+func TestNodeThatDialsInAgainIsProbedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _ := fleetOf(t, joins)
+		x, attached := serving("m", 2, "one."), 0
+		if _, err := m.Adopt(joining("box-a", "10.0.0.1", x, &attached)); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		x.set(func(l *fakeLink) { l.down = &NodeLost{Node: "box-a", Cause: CauseRefused, Err: errors.New("it has not dialled in")} })
+		x.tell(NodeState{Down: errors.New("gone")})
+		time.Sleep(time.Minute) // the waits between probes have grown
+		for n := x.probed(); x.probed() == n; {
+			time.Sleep(time.Millisecond)
+		}
+		x.set(func(l *fakeLink) { l.down = nil })
+		if m.Status().Up != 0 {
+			t.Fatal("it is up before it dialled in")
+		}
+		if _, err := m.Adopt(joining("box-a", "10.0.0.1", serving("m", 1), &attached)); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if got := m.Status(); got.Up != 1 {
+			t.Errorf("right after it dialled in: got %+v, want it up", got.Nodes)
+		}
+	})
+}
+
 func TestWhoMayNotDialIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n int

@@ -18,6 +18,7 @@ type node struct {
 	cancel context.CancelFunc
 	lost   chan struct{} // has room for one: somebody saw the node fail
 	doubt  chan struct{} // likewise: it may let a request lie
+	back   chan struct{} // likewise: it is down, and dialled in again
 
 	index     int // in the manager's list
 	wanted    int // policies that name it
@@ -83,6 +84,7 @@ func newNode(spec NodeSpec, link Link) *node {
 		link:     link,
 		lost:     make(chan struct{}, 1),
 		doubt:    make(chan struct{}, 1),
+		back:     make(chan struct{}, 1),
 		added:    time.Now(),
 	}
 }

@@ -18,7 +18,7 @@ const (
 func (m *Manager) tend(ctx context.Context, n *node) {
 	var wait time.Duration // before the next probe
 	for ctx.Err() == nil {
-		if !pause(ctx, wait) {
+		if !n.pause(ctx, wait) {
 			return
 		}
 		if m.call(ctx, n, OpProbe, probeLimit) != nil {
@@ -29,6 +29,20 @@ func (m *Manager) tend(ctx context.Context, n *node) {
 			m.probeIn(n, wait)
 		}
 	}
+}
+
+// pause waits for the next probe, no longer than until the node dials in; false: the
+// context ended first.
+func (n *node) pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-n.back:
+	case <-t.C:
+	}
+	return ctx.Err() == nil
 }
 
 // untilLost returns when the node needs a probe, and how long that should wait.
