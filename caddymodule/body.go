@@ -49,14 +49,21 @@ func readBody(p *reply, r *http.Request, limit int64, timeout time.Duration, mem
 	return unpack(raw, limit, mem)
 }
 
-// firstStep is how much memory a body of unknown length gets at first.
-const firstStep = 64 << 10
+// How much memory a body gets at first: one of unknown length, and one whose length was
+// told. To tell one costs a client nothing: memory is for what came.
+const (
+	firstStep  = 64 << 10
+	toldAtOnce = 256 << 10
+)
 
 // readAll reads r to its end, at most limit bytes, into memory that is set aside
-// before it is allocated: size bytes, or if that is not known (-1) a step at a time,
-// each as large as all before it.
+// before it is allocated: a step at a time, each as large as all before it, up to size
+// bytes if that is known (not -1).
 func readAll(r io.Reader, size, limit int64, mem *share) ([]byte, error) {
-	step := size
+	if size > mem.limit {
+		return nil, errTooLarge(mem.limit)
+	}
+	step := min(size, toldAtOnce)
 	if size < 0 {
 		step = mem.atMost(min(firstStep, limit))
 	}
@@ -86,7 +93,11 @@ func readAll(r io.Reader, size, limit int64, mem *share) ([]byte, error) {
 		if have >= limit {
 			return nil, errTooLarge(limit)
 		}
-		step = mem.atMost(min(max(have, firstStep), limit-have))
+		step = max(have, firstStep)
+		if left := size - have; left > 0 {
+			step = min(step, left)
+		}
+		step = mem.atMost(min(step, limit-have))
 	}
 }
 

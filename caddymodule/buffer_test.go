@@ -38,6 +38,10 @@ func TestBodiesTakeWhatTheyNeed(t *testing.T) {
 	}{
 		{size: 1000, known: 1000, limit: limit, buffer: limit, held: 1000},
 		{size: 0, known: 0, limit: limit, buffer: limit, held: 0},
+		{size: toldAtOnce, known: toldAtOnce, limit: limit, buffer: limit, held: toldAtOnce},
+		{size: toldAtOnce + 1, known: toldAtOnce + 1, limit: limit, buffer: limit, held: toldAtOnce + 1},
+		{size: limit, known: limit, limit: limit, buffer: limit, held: limit},
+		{size: 1<<20 - 1, known: 1<<20 - 1, limit: limit, buffer: limit, held: 1<<20 - 1},
 		{size: 0, known: -1, limit: limit, buffer: limit, held: firstStep},
 		{size: 1000, known: -1, limit: limit, buffer: limit, held: firstStep},
 		{size: firstStep, known: -1, limit: limit, buffer: limit, held: firstStep},
@@ -80,6 +84,28 @@ func TestBodiesTakeWhatTheyNeed(t *testing.T) {
 func same(r io.Reader) io.Reader { return r }
 
 // TestMemoryIsTakenBeforeItIsAllocated: a request that finds none left reads nothing.
+// To tell a length costs a client nothing, and takes no memory from the others.
+func TestBodyThatIsOnlyToldTakesLittle(t *testing.T) {
+	mem := share{of: new(memory), limit: 1 << 30}
+	r, w := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		_, err := readAll(r, 64<<20, 64<<20, &mem)
+		done <- err
+	}()
+	if _, err := w.Write([]byte("{")); err != nil {
+		t.Fatal(err)
+	}
+	if got := mem.of.used.Load(); got != toldAtOnce {
+		t.Errorf("a body of which one byte came took %d bytes, want %d", got, toldAtOnce)
+	}
+	gone := errors.New("the client left")
+	_ = w.CloseWithError(gone)
+	if err := <-done; !errors.Is(err, gone) {
+		t.Errorf("got %v, want %v", err, gone)
+	}
+}
+
 func TestMemoryIsTakenBeforeItIsAllocated(t *testing.T) {
 	var all memory
 	first := share{of: &all, limit: 100}
