@@ -240,8 +240,8 @@ func (a *NodeApp) provisionServer(repl *caddy.Replacer) (roots string, err error
 		}
 		a.o.Identity = name
 	}
-	if len(a.o.Identity) > 255 {
-		return "", fmt.Errorf("identity has %d bytes: at most 255 are allowed", len(a.o.Identity))
+	if len(a.o.Identity) > maxNodeName || !showable(a.o.Identity) {
+		return "", fmt.Errorf("identity %.300q is not fit to be shown: want at most %d bytes of printable characters", a.o.Identity, maxNodeName)
 	}
 	if roots, err = a.provisionServerTrust(repl); err != nil {
 		return "", fmt.Errorf("upstream: %w", err)

@@ -184,10 +184,15 @@ func checkKeyName(name string) error {
 	if name == "" {
 		return errors.New("it has no name")
 	}
-	if len(name) > maxKeyName || !utf8.ValidString(name) || strings.ContainsFunc(name, unprintable) {
+	if len(name) > maxKeyName || !showable(name) {
 		return fmt.Errorf("its name is not fit to be shown: want at most %d bytes of printable characters", maxKeyName)
 	}
 	return nil
+}
+
+// showable reports whether a name can be shown as it is.
+func showable(name string) bool {
+	return utf8.ValidString(name) && !strings.ContainsFunc(name, unprintable)
 }
 
 // jsonError says where the JSON of a file is wrong.

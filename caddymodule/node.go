@@ -80,6 +80,9 @@ type Speed struct {
 	Decode float64 `json:"decode,omitempty"`
 }
 
+// maxNodeName bounds a node's name, as linkf does the one of an agent.
+const maxNodeName = 255
+
 // check refuses what is wrong without a look at the environment.
 func (n *Node) check() error {
 	switch {
@@ -87,6 +90,8 @@ func (n *Node) check() error {
 		return errors.New("a node is null")
 	case n.Name == "":
 		return errors.New("a node has no name")
+	case len(n.Name) > maxNodeName || !showable(n.Name):
+		return fmt.Errorf("node %q: its name is not fit to be shown: want at most %d bytes of printable characters", n.Name, maxNodeName)
 	case n.Lanes < 0 || n.Context < 0:
 		return fmt.Errorf("node %s: lanes and context cannot be negative", n.Name)
 	case n.Speed != nil && (n.Speed.Prefill <= 0 || n.Speed.Decode <= 0):

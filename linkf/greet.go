@@ -4,7 +4,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -33,10 +35,12 @@ func whoIs(instance []byte, identity string) (who, error) {
 	return who{[instanceLen]byte(instance), identity}, checkIdentity("peer", identity)
 }
 
+func unprintable(r rune) bool { return !unicode.IsPrint(r) }
+
 // checkIdentity refuses what cannot be told as the identity of a side.
 func checkIdentity(side, identity string) error {
-	if identity == "" || len(identity) > maxIdentity || !utf8.ValidString(identity) {
-		return fmt.Errorf("the %s's identity has %d bytes: 1 to %d of UTF-8 are allowed", side, len(identity), maxIdentity)
+	if identity == "" || len(identity) > maxIdentity || !utf8.ValidString(identity) || strings.ContainsFunc(identity, unprintable) {
+		return fmt.Errorf("the %s's identity, of %d bytes, is not fit to be shown: want 1 to %d bytes of printable characters", side, len(identity), maxIdentity)
 	}
 	return nil
 }
