@@ -68,7 +68,9 @@ func TestNodeThatDialsInAgainIsProbedAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		x.set(func(l *fakeLink) { l.down = &NodeLost{Node: "box-a", Cause: CauseRefused, Err: errors.New("it has not dialled in")} })
+		x.set(func(l *fakeLink) {
+			l.down = &NodeLost{Node: "box-a", Cause: CauseRefused, Err: errors.New("it has not dialled in")}
+		})
 		x.tell(NodeState{Down: errors.New("gone")})
 		time.Sleep(time.Minute) // the waits between probes have grown
 		for n := x.probed(); x.probed() == n; {

@@ -26,6 +26,10 @@ type NodeLost struct {
 	Node  string
 	Cause Cause
 	Err   error // what was seen; never shown to a client
+
+	// Anew: the node that is there now is another run than the one that was lost, and can
+	// be asked for what that failed at.
+	Anew bool
 }
 
 func (e *NodeLost) Error() string {

@@ -85,6 +85,19 @@ func (m *Manager) outageSeen(n *node) {
 	m.cameAndWent(n)
 }
 
+// beganAnew notes that another run of the node is there than the one of that life.
+func (m *Manager) beganAnew(n *node, life int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n.lives != life {
+		return // another request said so
+	}
+	n.lives++
+	m.forgetCaches(n)
+	m.owes(n, n.instances)
+	m.pump()
+}
+
 // markUp notes that the node answered.
 func (m *Manager) markUp(n *node) {
 	n.hear()

@@ -59,6 +59,33 @@ func TestWholeAnswerIsWholeThoughItsNodeIsLostThen(t *testing.T) {
 	})
 }
 
+// Another run of a node did not fail at anything.
+func TestNodeThatBeganAnewGetsTheRequestAgain(t *testing.T) {
+	for _, anew := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			x := serving("m", 1)
+			x.run = func(_ context.Context, _ Assignment, take func(Event) error) error {
+				if x.ran() > 1 {
+					return take(Event{Kind: EventData, Data: []byte("two.")})
+				}
+				if err := take(Event{Kind: EventData, Data: []byte("one")}); err != nil {
+					return err
+				}
+				return &NodeLost{Node: "a", Cause: CauseClosed, Anew: anew}
+			}
+			m, a := fleetOf(t, nil, x)
+			began := time.Now()
+			got, err := ask(m, a, &fakeJob{})
+			took := time.Since(began)
+			if at := took < firstRetry; anew && (got != "one two. [done]" || err != nil || !at) {
+				t.Errorf("got %q, %v after %v, want all of it at once", got, err, took)
+			} else if !anew && err == nil && at {
+				t.Errorf("the run that failed got it again after %v", took)
+			}
+		})
+	}
+}
+
 func TestFailedNodeDoesNotGetTheRequestAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x, y := serving("m", 4), serving("m", 4)

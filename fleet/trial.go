@@ -135,6 +135,10 @@ func (s *Session) lostNode(n *node, e *NodeLost) {
 	if e.Cause == CauseCrashed {
 		return
 	}
+	if e.Anew {
+		s.m.beganAnew(n, s.claim.life)
+		return
+	}
 	s.m.markDown(n, e)
 	n.nudge()
 }

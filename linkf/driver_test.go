@@ -300,6 +300,45 @@ func TestNodeThatRefusesIsLostAtOnce(t *testing.T) {
 	_ = n.Close()
 }
 
+// A node that began anew holds nothing of what its predecessor ran, and says so; it is one
+// that failed at nothing.
+func TestLossToANodeThatBeganAnewSaysSo(t *testing.T) {
+	h, err := NewHead(HeadOptions{Identity: "edge"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var nodes [2]*Node
+	var doors [2]net.Listener
+	served := make(chan error, 2)
+	s := newServer()
+	for k := range nodes {
+		doors[k], nodes[k] = listen(t), newNode(t, s)
+		go func() { served <- nodes[k].Serve(doors[k]) }()
+	}
+	w := newWay(t, doors[0].Addr().String())
+	link := h.Dial("box-a", w.ln.Addr().String())
+	r := &rig{t: t, server: s, link: link, states: make(chan fleet.NodeState, 100)}
+	if _, err := link.Call(t.Context(), fleet.Call{Op: fleet.OpProbe}); err != nil {
+		t.Fatal(err)
+	}
+	r.watch()
+	words, end := r.stream(t.Context(), "")
+	r.says("one")
+	get(t, words, "the first word")
+	w.lead(doors[1].Addr().String())
+	w.cut()
+	var gone *fleet.NodeLost
+	if err := get(t, end, "the end"); !errors.As(err, &gone) || !gone.Anew {
+		t.Errorf("got %v, want the node lost and another run there", err)
+	}
+	_ = link.Close("the test is over")
+	for k := range nodes {
+		_ = doors[k].Close()
+		_ = nodes[k].Close()
+		<-served
+	}
+}
+
 func TestWrongTokenIsToldOnBothSides(t *testing.T) {
 	h, err := NewHead(HeadOptions{Identity: "edge", Tokens: keysOf(t, tokenB)})
 	if err != nil {

@@ -53,6 +53,8 @@ type headMachine struct {
 	downSince time.Duration // while wire is nil
 	longest   time.Duration // lease that the node was granted
 	busySince time.Duration // when the first of the sessions began
+	run       instanceID    // of the node, on this connection or the last
+	anew      bool          // it is not that of the connection before
 
 	sessions map[uint64]*headSession
 	dirty    []*headSession // with something to send, each once
@@ -94,6 +96,8 @@ func (h *headMachine) up(now time.Duration, g *greeting) {
 		h.down(now)
 	}
 	h.wire, h.ready, h.listed = g.wire, false, false
+	h.anew = h.run != instanceID{} && h.run != g.node.instance
+	h.run = g.node.instance
 	h.wire.lastIn, h.wire.lastOut = h.now, h.now
 	h.busySince = h.now
 	for _, s := range h.sessions {

@@ -288,6 +288,6 @@ func (h *headMachine) resume(s *headSession, x holding) {
 		// Nothing of it came: it begins again, and what may still run there is fenced.
 		s.epoch, s.known = h.epochs.Add(1), false
 	default:
-		h.end(s, lost(h.node, fleet.CauseClosed, errors.New("it forgot the session while the link was gone")))
+		h.end(s, &fleet.NodeLost{Node: h.node, Cause: fleet.CauseClosed, Anew: h.anew, Err: errors.New("it forgot the session while the link was gone")})
 	}
 }

@@ -127,7 +127,10 @@ func newWay(t *testing.T, to string) *way {
 			if err != nil {
 				return
 			}
-			d, err := net.Dial("tcp", w.to)
+			w.mu.Lock()
+			to := w.to
+			w.mu.Unlock()
+			d, err := net.Dial("tcp", to)
 			if err != nil {
 				_ = c.Close()
 				continue
@@ -155,6 +158,13 @@ func newWay(t *testing.T, to string) *way {
 		w.wg.Wait()
 	})
 	return w
+}
+
+// lead has new connections go somewhere else.
+func (w *way) lead(to string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.to = to
 }
 
 func (w *way) cut() {

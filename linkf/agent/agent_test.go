@@ -175,7 +175,7 @@ func TestBadOptionsAreErrors(t *testing.T) {
 		"needs a head":        {Upstream: "http://127.0.0.1:1"},
 		"neither a host:port": {Upstream: "http://127.0.0.1:1", Heads: []string{"head"}},
 		"http://host":         {Upstream: "ftp://x", Heads: []string{"head:1"}},
-		"identity has":        {Upstream: "http://127.0.0.1:1", Heads: []string{"head:1"}, Identity: strings.Repeat("x", 256)},
+		"is not fit to be shown":        {Upstream: "http://127.0.0.1:1", Heads: []string{"head:1"}, Identity: strings.Repeat("x", 256)},
 	} {
 		a, err := Start(o)
 		if err == nil {
