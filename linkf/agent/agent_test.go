@@ -172,10 +172,10 @@ func TestAgentThatStopsLeavesNothing(t *testing.T) {
 
 func TestBadOptionsAreErrors(t *testing.T) {
 	for want, o := range map[string]Options{
-		"needs a head":        {Upstream: "http://127.0.0.1:1"},
-		"neither a host:port": {Upstream: "http://127.0.0.1:1", Heads: []string{"head"}},
-		"http://host":         {Upstream: "ftp://x", Heads: []string{"head:1"}},
-		"is not fit to be shown":        {Upstream: "http://127.0.0.1:1", Heads: []string{"head:1"}, Identity: strings.Repeat("x", 256)},
+		"needs a head":           {Upstream: "http://127.0.0.1:1"},
+		"neither a host:port":    {Upstream: "http://127.0.0.1:1", Heads: []string{"head"}},
+		"http://host":            {Upstream: "ftp://x", Heads: []string{"head:1"}},
+		"is not fit to be shown": {Upstream: "http://127.0.0.1:1", Heads: []string{"head:1"}, Identity: strings.Repeat("x", 256)},
 	} {
 		a, err := Start(o)
 		if err == nil {
