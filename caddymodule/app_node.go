@@ -176,9 +176,9 @@ func (a *NodeApp) provisionTrust(repl *caddy.Replacer) (roots string, err error)
 	if !slices.ContainsFunc(a.o.Heads, func(head string) bool { return strings.HasPrefix(strings.ToLower(head), "https:") }) {
 		return "", errors.New("tls_ca is for a head with https, and there is none: the link by linkf:// is secured by its token")
 	}
-	path, err := repl.ReplaceOrErr(a.TLSCA, true, true)
+	path, err := caPath(repl, a.TLSCA)
 	if err != nil {
-		return "", fmt.Errorf("tls_ca cannot be read: %w", err)
+		return "", err
 	}
 	config, pem, err := trust(path)
 	if err != nil {
@@ -186,6 +186,15 @@ func (a *NodeApp) provisionTrust(repl *caddy.Replacer) (roots string, err error)
 	}
 	a.o.HeadTLS = config
 	return string(pem), nil
+}
+
+// caPath expands the path of a tls_ca.
+func caPath(repl *caddy.Replacer, path string) (string, error) {
+	path, err := repl.ReplaceOrErr(path, true, true)
+	if err != nil {
+		return "", fmt.Errorf("tls_ca cannot be read: %w", err)
+	}
+	return path, nil
 }
 
 // internalRoot is where Caddy's own authority has its certificate.
@@ -261,9 +270,9 @@ func (a *NodeApp) provisionServerTrust(repl *caddy.Replacer) (roots string, err 
 	if err := checkTrust(a.UpstreamTLSCA, a.o.Upstream); err != nil {
 		return "", err
 	}
-	path, err := repl.ReplaceOrErr(a.UpstreamTLSCA, true, true)
+	path, err := caPath(repl, a.UpstreamTLSCA)
 	if err != nil {
-		return "", fmt.Errorf("tls_ca cannot be read: %w", err)
+		return "", err
 	}
 	config, pem, err := trust(path)
 	if err != nil {

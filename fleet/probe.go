@@ -18,7 +18,7 @@ const (
 func (m *Manager) tend(ctx context.Context, n *node) {
 	var wait time.Duration // before the next probe
 	for ctx.Err() == nil {
-		if !n.pause(ctx, wait) {
+		if !pauseUntil(ctx, wait, n.back) { // a node that dialled in need not wait
 			return
 		}
 		if m.call(ctx, n, OpProbe, probeLimit) != nil {
@@ -29,20 +29,6 @@ func (m *Manager) tend(ctx context.Context, n *node) {
 			m.probeIn(n, wait)
 		}
 	}
-}
-
-// pause waits for the next probe, no longer than until the node dials in; false: the
-// context ended first.
-func (n *node) pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-n.back:
-	case <-t.C:
-	}
-	return ctx.Err() == nil
 }
 
 // untilLost returns when the node needs a probe, and how long that should wait.
@@ -141,7 +127,10 @@ func (m *Manager) quiet(n *node) bool {
 }
 
 // pause waits; false: the context ended first.
-func pause(ctx context.Context, d time.Duration) bool {
+func pause(ctx context.Context, d time.Duration) bool { return pauseUntil(ctx, d, nil) }
+
+// pauseUntil is pause that sooner ends, too.
+func pauseUntil(ctx context.Context, d time.Duration, sooner <-chan struct{}) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
 	}
@@ -150,6 +139,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
 		return false
+	case <-sooner:
+		return true
 	case <-t.C:
 		return true
 	}

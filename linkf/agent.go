@@ -316,30 +316,7 @@ func (a *agentMachine) take(model string) (why string) {
 	if a.leaving {
 		return "the node is stopping"
 	}
-	why = a.lanes.take(model)
-	if why == "" {
-		a.lanesChanged()
-	}
-	return why
-}
-
-// give gives a lane back.
-func (a *agentMachine) give(model string) {
-	a.lanes.give(model)
-	a.lanesChanged()
-}
-
-// lanesChanged has the heads told, if there are several: what one has the others cannot
-// have.
-func (a *agentMachine) lanesChanged() {
-	if len(a.heads) < 2 {
-		return
-	}
-	for _, h := range a.heads {
-		if h.conn != nil {
-			h.conn.stateDue = true
-		}
-	}
+	return a.lanes.take(model)
 }
 
 // fits reports whether the status can be sent, whatever stateFor makes of it.

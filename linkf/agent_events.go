@@ -71,7 +71,7 @@ func (a *agentMachine) finish(now time.Duration, run uint64, err error) {
 	delete(a.runs, run)
 	r.ended = true
 	if r.lane {
-		a.give(r.model)
+		a.lanes.give(r.model)
 		a.changed(nil)
 	}
 	s := r.session

@@ -145,6 +145,7 @@ func (a *agentMachine) assign(c *agentConn, m assign) error {
 	}
 	h.sessions[m.Session] = s
 	a.lend(s, m.Lease, m.Renew)
+	a.changed(h)
 	return nil
 }
 
@@ -198,7 +199,7 @@ func (a *agentMachine) generate(c *agentConn, m generate) error {
 	return nil
 }
 
-// changed has the other heads told that the load is another one.
+// changed has the other heads told that the load is another one, or who has the lanes.
 func (a *agentMachine) changed(by *agentHead) {
 	for _, h := range a.heads {
 		if h.conn != nil && h != by {
@@ -240,7 +241,7 @@ var (
 func (a *agentMachine) giveLane(s *agentSession) {
 	if s.lane {
 		s.lane = false
-		a.give(s.model)
+		a.lanes.give(s.model)
 		a.changed(nil)
 	}
 }

@@ -49,10 +49,7 @@ func (x *target) dial(address string) net.Conn {
 func targets(t *testing.T, f func(t *testing.T, x *target)) {
 	t.Run("head", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			h, err := NewHead(HeadOptions{Identity: "edge", Tokens: keysOf(t, tokenA)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			h := newEdge(t, tokenA)
 			link := h.Joined("box-a")
 			f(t, &target{role: RoleNode, doors: &h.doors, accept: func(c net.Conn) {
 				h.Accept(c, hostOf(c), func(j *Joiner) error { return j.Attach(link) })
@@ -249,10 +246,7 @@ func TestSlowHandshakeEndsInTime(t *testing.T) {
 // Who is dialled and says nothing is given up in time, by either side.
 func TestMutePeerThatIsDialledIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, err := NewHead(HeadOptions{Identity: "edge"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := newEdge(t, "")
 		n := newNode(t, newServer())
 		for name, dialled := range map[string]func(net.Conn) error{
 			"head": func(c net.Conn) error { _, _, _, err := h.greet(c); return err },
@@ -447,10 +441,7 @@ func TestSilenceIsNoticedBehindAWriteThatWaits(t *testing.T) {
 	})
 	t.Run("head", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			h, err := NewHead(HeadOptions{Identity: "edge", Tokens: keysOf(t, tokenA)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			h := newEdge(t, tokenA)
 			link := h.Joined("box-a")
 			x := &target{role: RoleNode, doors: &h.doors, accept: func(c net.Conn) {
 				h.Accept(c, hostOf(c), func(j *Joiner) error { return j.Attach(link) })

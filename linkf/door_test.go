@@ -34,10 +34,7 @@ func (l *oneConn) Addr() net.Addr { return new(net.TCPAddr) }
 // A node that is being taken while the listener closes keeps its link: what began goes on.
 func TestLinkOutlivesAListenerThatClosesWhileItIsMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, err := NewHead(HeadOptions{Identity: "edge"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := newEdge(t, "")
 		n, link := newNode(t, newServer()), h.Joined("box-a")
 		its, mine := net.Pipe()
 		ln := &oneConn{make(chan net.Conn, 1), make(chan struct{})}

@@ -123,10 +123,7 @@ func TestStreamsSurviveTheLossOfTheirLink(t *testing.T) {
 }
 
 func TestLinkThatIsLostAtOnceIsDialledAgain(t *testing.T) {
-	h, err := NewHead(HeadOptions{Identity: "edge"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := newEdge(t, "")
 	ln := listen(t)
 	n := newNode(t, newServer())
 	served := make(chan error, 1)
@@ -231,10 +228,7 @@ func (c deaf) Read(b []byte) (int, error) {
 // Who closes a link does not wait for a node that reads nothing.
 func TestLinkToANodeThatDoesNotReadCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, err := NewHead(HeadOptions{Identity: "edge"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := newEdge(t, "")
 		n, link := newNode(t, newServer()), h.Joined("box-a")
 		its, mine := net.Pipe()
 		closed, end := context.WithCancel(t.Context())
@@ -270,10 +264,7 @@ func TestLinkToANodeThatDoesNotReadCloses(t *testing.T) {
 // A node that is dialled and refuses is dead: nobody waits for it to come back.
 func TestNodeThatRefusesIsLostAtOnce(t *testing.T) {
 	s := newServer()
-	h, err := NewHead(HeadOptions{Identity: "edge"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := newEdge(t, "")
 	ln := listen(t)
 	n := newNode(t, s)
 	served := make(chan error, 1)
@@ -303,10 +294,7 @@ func TestNodeThatRefusesIsLostAtOnce(t *testing.T) {
 // A node that began anew holds nothing of what its predecessor ran, and says so; it is one
 // that failed at nothing.
 func TestLossToANodeThatBeganAnewSaysSo(t *testing.T) {
-	h, err := NewHead(HeadOptions{Identity: "edge"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := newEdge(t, "")
 	var nodes [2]*Node
 	var doors [2]net.Listener
 	served := make(chan error, 2)
@@ -586,10 +574,7 @@ func TestSilentPeersDoNotKeepOthersOut(t *testing.T) {
 
 // A place that is full says so at once.
 func TestPeerAboveTheBoundIsTold(t *testing.T) {
-	h, err := NewHead(HeadOptions{Identity: "edge"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := newEdge(t, "")
 	ln := listen(t)
 	served := make(chan error, 1)
 	go func() { served <- h.Serve(ln, func(*Joiner) error { return nil }) }()

@@ -25,10 +25,7 @@ type couple struct {
 // newCouple links a model server to a head, in a bubble of which time is told.
 func newCouple(t *testing.T, s fleet.Link) *couple {
 	t.Helper()
-	h, err := NewHead(HeadOptions{Identity: "edge"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := newEdge(t, "")
 	n, err := NewNode(NodeOptions{Identity: "box-a", Upstream: s, Logger: quiet()})
 	if err != nil {
 		t.Fatal(err)

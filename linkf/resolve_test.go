@@ -67,10 +67,7 @@ func TestAllAddressesOfANameAreTried(t *testing.T) {
 		return net.JoinHostPort("fleet.example.", port)
 	}
 	t.Run("of a head", func(t *testing.T) {
-		h, err := NewHead(HeadOptions{Identity: "edge", Tokens: keysOf(t, tokenA)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := newEdge(t, tokenA)
 		link, ln := h.Joined("box-a"), listen(t)
 		came, served := make(chan string, 10), make(chan error, 1)
 		go func() {
@@ -90,10 +87,7 @@ func TestAllAddressesOfANameAreTried(t *testing.T) {
 		_ = link.Close("the test is over")
 	})
 	t.Run("of a node", func(t *testing.T) {
-		h, err := NewHead(HeadOptions{Identity: "edge", Tokens: keysOf(t, tokenA)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := newEdge(t, tokenA)
 		ln, served := listen(t), make(chan error, 1)
 		n := newNode(t, newServer(), token(t, tokenA))
 		go func() { served <- n.Serve(ln) }()

@@ -180,6 +180,20 @@ func keysOf(t *testing.T, s string) *Keyring { return ring(token(t, s)) }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
+// newEdge returns a head that knows the token; empty: it wants none.
+func newEdge(t *testing.T, token string) *Head {
+	t.Helper()
+	o := HeadOptions{Identity: "edge"}
+	if token != "" {
+		o.Tokens = keysOf(t, token)
+	}
+	h, err := NewHead(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
 func newNode(t *testing.T, s *server, tokens ...Token) *Node {
 	t.Helper()
 	n, err := NewNode(NodeOptions{Identity: "box-a", Upstream: s, Tokens: tokens, Logger: quiet()})
@@ -194,10 +208,7 @@ func rigs(t *testing.T, f func(t *testing.T, r *rig)) {
 	t.Run("dialled by the node over HTTPS", func(t *testing.T) { viaHTTPS(t, f) })
 	t.Run("dialled by the head", func(t *testing.T) {
 		r := &rig{t: t, server: newServer(), states: make(chan fleet.NodeState, 100)}
-		h, err := NewHead(HeadOptions{Identity: "edge", Tokens: keysOf(t, tokenA)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := newEdge(t, tokenA)
 		ln := listen(t)
 		r.node = newNode(t, r.server, token(t, tokenA))
 		served := make(chan error, 1)
@@ -220,10 +231,7 @@ func rigs(t *testing.T, f func(t *testing.T, r *rig)) {
 	})
 	t.Run("dialled by the node", func(t *testing.T) {
 		r := &rig{t: t, server: newServer(), states: make(chan fleet.NodeState, 100)}
-		h, err := NewHead(HeadOptions{Identity: "edge", Tokens: keysOf(t, tokenA)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := newEdge(t, tokenA)
 		r.link = h.Joined("box-a")
 		ln := listen(t)
 		served := make(chan error, 1)
@@ -248,13 +256,11 @@ func rigs(t *testing.T, f func(t *testing.T, r *rig)) {
 // viaHTTPS runs a test over a site that prefers HTTP/2, as Caddy's do.
 func viaHTTPS(t *testing.T, f func(t *testing.T, r *rig)) {
 	r := &rig{t: t, server: newServer(), states: make(chan fleet.NodeState, 100)}
-	h, err := NewHead(HeadOptions{Identity: "edge", Tokens: keysOf(t, tokenA)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := newEdge(t, tokenA)
 	r.link = h.Joined("box-a")
 	site := siteOf(t, h, func(j *Joiner) error { return j.Attach(r.link) })
 	r.head, r.way = h, newWay(t, site.Listener.Addr().String())
+	var err error
 	r.node, err = NewNode(NodeOptions{
 		Identity: "box-a", Upstream: r.server, Tokens: []Token{token(t, tokenA)},
 		TLS: site.Client().Transport.(*http.Transport).TLSClientConfig,

@@ -72,10 +72,7 @@ func TestTwoNodesOfOneNameAreToldSoAndTakeNoTurns(t *testing.T) {
 // A node that began anew has its place at once, as often as it does.
 func TestNodeThatBeganAnewTakesItsLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, err := NewHead(HeadOptions{Identity: "edge"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := newEdge(t, "")
 		l := h.Joined("box-a")
 		l.conn = new(headConn) // which may be over, and nobody noticed
 		run := func(i int) (id instanceID) {

@@ -36,10 +36,7 @@ func siteOf(t *testing.T, h *Head, adopt func(*Joiner) error) *httptest.Server {
 
 func nobody(t *testing.T) (*Head, func(*Joiner) error) {
 	t.Helper()
-	h, err := NewHead(HeadOptions{Identity: "edge", Tokens: keysOf(t, tokenA)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := newEdge(t, tokenA)
 	return h, func(*Joiner) error { t.Error("somebody was adopted"); return nil }
 }
 

@@ -194,14 +194,21 @@ func (j *Job) appendNative(b []byte, ch *choice) []byte {
 	if !c.scan(apiNative, ch.last) {
 		return append(b, ch.last...)
 	}
-	j.fitNative(c, false)
-	r.fitWholeTimings(c)
+	return append(b, j.wholeAccount(c, ch, ch.content)...)
+}
+
+// wholeAccount makes the last node's account, which c is, that of a whole answer with this
+// text.
+func (j *Job) wholeAccount(c *chunk, ch *choice, text []byte) []byte {
+	r := &j.relay
 	var n nativePart
 	n.read(&scanner{b: c.data})
-	r.edits.replace(n.content.val, appendString(nil, ch.content))
+	j.fitAccount(c, &n)
+	r.fitWholeTimings(c)
+	r.edits.replace(n.content.val, appendString(nil, text))
 	j.returnTokens(&n, ch)
 	j.ownSettings(n.settings.val)
-	return append(b, j.chosenFields(ch.appendProbs(r.edits.apply(nil, c.data)))...)
+	return j.chosenFields(ch.appendProbs(r.edits.apply(nil, c.data)))
 }
 
 // returnTokens puts the tokens of all of the text into a whole answer's account.

@@ -241,19 +241,12 @@ func (j *Job) wholeVerbose() []byte {
 	if !c.scan(apiNative, r.rawVerbose) {
 		return r.rawVerbose
 	}
-	j.fitNative(c, false)
-	r.fitWholeTimings(c)
 	ch := &r.choices[0]
 	text := ch.content
 	if len(text) == 0 {
 		text = ch.reasoning
 	}
-	var n nativePart
-	n.read(&scanner{b: c.data})
-	r.edits.replace(n.content.val, appendString(nil, text))
-	j.returnTokens(&n, ch)
-	j.ownSettings(n.settings.val)
-	return j.chosenFields(ch.appendProbs(r.edits.apply(nil, c.data)))
+	return j.wholeAccount(c, ch, text)
 }
 
 // appendEnvelope appends members of the envelope that are known.
